@@ -1,0 +1,120 @@
+"""Strict JSON <-> dataclass: unknown keys, wrong types and bad choices are refused by dotted key.
+
+The contract is a tree of frozen dataclasses. `decode` builds one from parsed JSON and refuses
+whatever the tree does not name, offering the nearest valid name; `encode` is its inverse;
+`digest` hashes the canonical form.
+"""
+
+import dataclasses
+import difflib
+import hashlib
+import json
+import types
+import typing
+from typing import Any, TypeVar, Union
+
+from harness.contract.errors import SpecError
+
+T = TypeVar("T")
+
+
+def nearest(found: str, allowed: list[str] | tuple[str, ...]) -> str:
+    """Say which allowed name comes closest to `found`, as the tail of an error message."""
+    close = difflib.get_close_matches(str(found), allowed, n=1, cutoff=0.5)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    return f"allowed: {', '.join(allowed)}{hint}"
+
+
+def encode(value: Any) -> Any:
+    """Turn a dataclass tree into plain JSON values; tuples become lists."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {str(k): encode(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [encode(v) for v in value]
+    return value
+
+
+def decode(cls: type[T], value: Any, key: str = "") -> T:
+    """Build `cls` from parsed JSON. Raises SpecError naming the dotted key, what was found and what is allowed."""
+    if not isinstance(value, dict):
+        raise SpecError(f"{key or cls.__name__}: found {_show(value)}, expected a mapping")
+    hints = typing.get_type_hints(cls)
+    fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    for name in value:
+        if name not in fields:
+            raise SpecError(f"{_join(key, name)}: unknown key; {nearest(name, tuple(fields))}")
+    arguments = {}
+    for name, field in fields.items():
+        if name in value:
+            arguments[name] = _convert(hints[name], value[name], _join(key, name))
+        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            raise SpecError(f"{_join(key, name)}: missing; {cls.__name__} needs it")
+    try:
+        return cls(**arguments)
+    except SpecError as error:
+        raise SpecError(f"{key}.{error}" if key else str(error)) from None
+
+
+def canonical(value: Any) -> str:
+    """One text for one meaning: sorted keys, no spaces, ASCII, no NaN."""
+    return json.dumps(encode(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def digest(value: Any) -> str:
+    """sha256 of the canonical JSON, 64 hexadecimal digits."""
+    return hashlib.sha256(canonical(value).encode()).hexdigest()
+
+
+def _join(key: str, name: str) -> str:
+    return f"{key}.{name}" if key else str(name)
+
+
+def _show(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _convert(hint: Any, value: Any, key: str) -> Any:
+    origin = typing.get_origin(hint)
+    arguments = typing.get_args(hint)
+    if origin in (Union, types.UnionType):
+        if value is None and type(None) in arguments:
+            return None
+        inner = [a for a in arguments if a is not type(None)]
+        errors = []
+        for option in inner:
+            try:
+                return _convert(option, value, key)
+            except SpecError as error:
+                errors.append(str(error))
+        raise SpecError(errors[0])
+    if origin is typing.Literal:
+        if value not in arguments or isinstance(value, bool) != any(isinstance(a, bool) for a in arguments):
+            raise SpecError(f"{key}: found {_show(value)}; {nearest(str(value), tuple(map(str, arguments)))}")
+        return value
+    if dataclasses.is_dataclass(hint):
+        return decode(hint, value, key)  # type: ignore[arg-type]
+    if origin in (tuple, list):
+        if not isinstance(value, list | tuple):
+            raise SpecError(f"{key}: found {_show(value)}, expected a list")
+        items = [_convert(arguments[0], v, f"{key}[{i}]") for i, v in enumerate(value)]
+        return tuple(items) if origin is tuple else items
+    if origin is dict or hint is dict:
+        if not isinstance(value, dict):
+            raise SpecError(f"{key}: found {_show(value)}, expected a mapping")
+        if not arguments:
+            return value
+        return {str(k): _convert(arguments[1], v, _join(key, str(k))) for k, v in value.items()}
+    return _scalar(hint, value, key)
+
+
+def _scalar(hint: Any, value: Any, key: str) -> Any:
+    if hint is Any:
+        return value
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if hint is int and isinstance(value, bool) or not isinstance(value, hint):
+        raise SpecError(f"{key}: found {_show(value)}, expected {hint.__name__}")
+    return value

@@ -1,0 +1,9 @@
+"""Exit statuses of `python -m harness run`: 0 whenever a record was delivered, whatever the outcome."""
+
+RECORD_DELIVERED = 0
+INTERNAL = 70
+"""The supervisor itself failed (EX_SOFTWARE): no record."""
+CONFIG = 64
+"""The spec cannot be run (EX_USAGE); a Job's podFailurePolicy fails the Job at once on it."""
+DELIVERY = 74
+"""A record was written but not delivered (EX_IOERR): upload refused, disk full."""

@@ -1,0 +1,65 @@
+"""One rank's last sign of life: a fixed-size JSON line, overwritten in place.
+
+A heartbeat costs one `pwrite` of 256 bytes, so that it may be sent inside the timed window; readers
+see either the old or the new line, never half of one.
+"""
+
+import json
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.contract.codec import decode, encode
+from harness.contract.errors import SpecError
+
+PHASES = ("load", "init", "forward", "backward", "step", "profile", "collect", "done")
+LINE_BYTES = 256
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Heartbeat:
+    """Where a rank was, and when."""
+
+    rank: int
+    pid: int
+    step: int
+    """Optimizer step, 0-based, warm-up counted; -1 before the first."""
+    phase: str
+    at_s: float
+    """Unix time."""
+    allocated_bytes: int = 0
+    free_bytes: int = -1
+    """Free device memory as the driver (or the cap) sees it; -1: not known."""
+
+
+class HeartbeatWriter:
+    """Writes one rank's heartbeat; memory figures are the last ones given."""
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        self._fd = os.open(folder / f"heartbeat-{rank}.json", os.O_WRONLY | os.O_CREAT, 0o644)
+        self._rank, self._pid = rank, os.getpid()
+        self._allocated_bytes, self._free_bytes = 0, -1
+
+    def beat(self, step: int, phase: str, allocated_bytes: int | None = None, free_bytes: int | None = None) -> None:
+        """Overwrite the line. `phase` is one of PHASES."""
+        if allocated_bytes is not None:
+            self._allocated_bytes = allocated_bytes
+        if free_bytes is not None:
+            self._free_bytes = free_bytes
+        line = (
+            f'{{"rank": {self._rank}, "pid": {self._pid}, "step": {step}, "phase": "{phase}", '
+            f'"at_s": {time.time():.6f}, "allocated_bytes": {self._allocated_bytes}, "free_bytes": {self._free_bytes}}}'
+        )
+        os.pwrite(self._fd, line.ljust(LINE_BYTES - 1).encode() + b"\n", 0)
+
+
+def read_heartbeat(path: Path) -> Heartbeat | None:
+    """The last heartbeat in a file; None when there is none yet or it cannot be read."""
+    try:
+        return decode(Heartbeat, json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, SpecError):
+        return None
+
+
+__all__ = ["LINE_BYTES", "PHASES", "Heartbeat", "HeartbeatWriter", "encode", "read_heartbeat"]

@@ -1,0 +1,223 @@
+"""How an attempt can end: a closed list, with whose fault it is, whether a retry helps and the cure.
+
+Design section 7. `harness/diagnosis/` decides which one; everybody else only reads this table.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from harness.contract.codec import nearest
+from harness.contract.errors import SpecError
+
+Blame = Literal["nobody", "config", "code", "infrastructure", "user"]
+Confidence = Literal["high", "medium", "low"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """One way to end."""
+
+    name: str
+    blame: Blame
+    retry_helps: bool
+    """Whether the same spec may end otherwise when it is simply launched again."""
+    remedy: str | None
+    """Name of the remedy in REMEDIES that the supervisor may apply as a second try."""
+    sentence: str
+    """One sentence for the reader, complete without the log."""
+    advice: str
+    """What to do next, one sentence."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Remedy:
+    """A known cure, as environment variables of the second try."""
+
+    name: str
+    environment: dict[str, str]
+    why: str
+
+
+REMEDIES: dict[str, Remedy] = {
+    "expandable-segments": Remedy(
+        name="expandable-segments",
+        # torch >= 2.9 reads PYTORCH_ALLOC_CONF and still accepts the old name.
+        environment={
+            "PYTORCH_ALLOC_CONF": "expandable_segments:True",
+            "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
+        },
+        why="the allocator maps physical pages into growing segments, so freed blocks of any size can be reused",
+    ),
+}
+
+OUTCOMES: dict[str, Outcome] = {}
+
+
+def _outcome(name: str, blame: Blame, retry_helps: bool, sentence: str, advice: str, remedy: str | None = None) -> None:
+    if name in OUTCOMES:
+        raise SpecError(f"outcome {name!r} is declared twice")
+    OUTCOMES[name] = Outcome(
+        name=name, blame=blame, retry_helps=retry_helps, remedy=remedy, sentence=sentence, advice=advice
+    )
+
+
+_outcome("ok", "nobody", False, "The run finished and was measured.", "Read its numbers.")
+_outcome(
+    "cuda_oom", "config", False,
+    "A rank asked the GPU for more memory than the card has left.",
+    "Use a smaller micro-batch, a higher ZeRO stage or resharding, activation checkpointing or offload.",
+)  # fmt: skip
+_outcome(
+    "cuda_oom_fragmentation", "config", False,
+    "A rank ran out of GPU memory although enough was reserved and unused: the free blocks were too small.",
+    "Set PYTORCH_ALLOC_CONF=expandable_segments:True.",
+    remedy="expandable-segments",
+)  # fmt: skip
+_outcome(
+    "host_oom", "config", False,
+    "The kernel or the kubelet killed a process because host memory ran out.",
+    "Ask for more host memory, or offload and pin less.",
+)  # fmt: skip
+_outcome(
+    "collective_wedge", "code", True,
+    "The ranks waited in a collective that one rank never joined.",
+    "Look at the culprit rank's last phase and stack.",
+)  # fmt: skip
+_outcome(
+    "wedge_masking_oom", "config", False,
+    "The ranks waited in a collective because one rank was out of GPU memory and never joined.",
+    "Treat it as an out-of-memory: the collective is only the messenger.",
+    remedy="expandable-segments",
+)  # fmt: skip
+_outcome(
+    "preemption", "infrastructure", True,
+    "The node was taken back while the run was going.",
+    "Run again; nothing is wrong with the config.",
+)  # fmt: skip
+_outcome(
+    "launcher_args", "code", False,
+    "The launcher passed an argument that the script does not accept.",
+    "Let the script accept --local_rank and --local-rank, or use parse_known_args.",
+)  # fmt: skip
+_outcome(
+    "config_error", "config", False,
+    "The engine refused its configuration.",
+    "Correct the setting that the evidence names.",
+)  # fmt: skip
+_outcome(
+    "import_error", "code", False,
+    "A module or a symbol could not be imported.",
+    "Install the missing package, or align the versions.",
+)  # fmt: skip
+_outcome(
+    "rendezvous", "infrastructure", True,
+    "The ranks did not find each other.",
+    "Check the master address, the port and the number of nodes.",
+)  # fmt: skip
+_outcome(
+    "nccl_init", "infrastructure", True,
+    "NCCL could not set up its communicator.",
+    "Check the network interface, the fabric and NCCL's own warning line.",
+)  # fmt: skip
+_outcome(
+    "cuda_error", "code", False,
+    "A CUDA call or kernel failed.",
+    "Run with CUDA_LAUNCH_BLOCKING=1 to find the kernel.",
+)  # fmt: skip
+_outcome(
+    "gpu_hardware", "infrastructure", True,
+    "The GPU or its link reported a hardware fault.",
+    "Take the node out of service and run elsewhere.",
+)  # fmt: skip
+_outcome(
+    "driver_mismatch", "infrastructure", False,
+    "The driver is missing or does not fit the CUDA version of the program.",
+    "Use an image whose CUDA version the driver supports.",
+)  # fmt: skip
+_outcome(
+    "shm_exhausted", "config", False,
+    "Shared memory (/dev/shm) was full.",
+    "Mount a larger /dev/shm (a memory emptyDir in a pod).",
+)  # fmt: skip
+_outcome(
+    "disk_full", "infrastructure", False,
+    "A disk was full.",
+    "Free space or write elsewhere.",
+)  # fmt: skip
+_outcome(
+    "hub_download", "infrastructure", True,
+    "A model or data set could not be downloaded.",
+    "Check the name, the token and the network, or use a local copy.",
+)  # fmt: skip
+_outcome(
+    "jit_build", "code", False,
+    "Compiling an extension or a kernel failed.",
+    "Install the compiler that the evidence names, or build the extension at set-up.",
+)  # fmt: skip
+_outcome(
+    "numerics", "config", False,
+    "The loss or a gradient stopped being finite.",
+    "Lower the learning rate, clip, or use a wider dtype.",
+)  # fmt: skip
+_outcome(
+    "data_error", "code", False,
+    "Loading or preparing the data failed.",
+    "Look at the sample that the evidence names.",
+)  # fmt: skip
+_outcome(
+    "python_exception", "code", False,
+    "The program raised an exception of its own.",
+    "Read the traceback of the culprit rank.",
+)  # fmt: skip
+_outcome(
+    "segfault", "code", False,
+    "A process died of a memory fault or an abort in native code.",
+    "Read the native stack; check library versions.",
+)  # fmt: skip
+_outcome(
+    "image_pull", "infrastructure", False,
+    "The container image could not be pulled.",
+    "Check the image name, the digest and the registry permissions.",
+)  # fmt: skip
+_outcome(
+    "unschedulable", "infrastructure", True,
+    "No node could take the pod.",
+    "Wait for stock, or widen zones and machine types.",
+)  # fmt: skip
+_outcome(
+    "evicted", "infrastructure", True,
+    "The kubelet evicted the pod because its node ran short of a resource.",
+    "Raise the pod's requests for the resource that the evidence names.",
+)  # fmt: skip
+_outcome(
+    "deadline", "config", False,
+    "The run was ended because its time limit passed.",
+    "Raise the deadline or shorten the run.",
+)  # fmt: skip
+_outcome(
+    "user_cancelled", "user", True,
+    "Somebody cancelled the run.",
+    "Run again when wanted.",
+)  # fmt: skip
+_outcome(
+    "parity_mismatch", "config", False,
+    "The run trained with other numerics than its arm promises, so its speed is not shown.",
+    "Compare the dtypes and losses that the evidence names.",
+)  # fmt: skip
+_outcome(
+    "upload_failed", "infrastructure", True,
+    "The run finished but its results could not be uploaded.",
+    "Check the bucket and its permissions; the record is on the pod's log.",
+)  # fmt: skip
+_outcome(
+    "unknown", "nobody", True,
+    "The evidence does not show why the run ended.",
+    "Read the log; if you find the cause, contribute the case.",
+)  # fmt: skip
+
+
+def outcome(name: str) -> Outcome:
+    """The outcome of that name. Raises SpecError for a name outside the closed list."""
+    if name not in OUTCOMES:
+        raise SpecError(f"outcome: found {name!r}; {nearest(name, tuple(OUTCOMES))}")
+    return OUTCOMES[name]

@@ -1,0 +1,289 @@
+"""The run contract: one fully resolved JSON says everything a run needs, and its hash names the run.
+
+A `RunSpec` is built by the client from a study (never by hand), travels as JSON, and is decoded
+strictly by the supervisor: a key that nobody reads is refused. Nothing here has a hidden default:
+defaults belong to the study schema and to `engines.py`, so that a spec shows what will happen.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from harness.contract.codec import decode, digest, encode
+from harness.contract.engines import NUMERIC_DTYPES, Numerics, check_settings
+from harness.contract.errors import SpecError
+
+SPEC_VERSION = 1
+
+Arm = Literal["defaults", "matched", "tuned"]
+Dtype = Literal["float32", "bfloat16", "float16"]
+
+
+def _positive(**numbers: float) -> None:
+    for key, value in numbers.items():
+        if value <= 0:
+            raise SpecError(f"{key}: found {value}, expected more than 0")
+
+
+def _not_negative(**numbers: float) -> None:
+    for key, value in numbers.items():
+        if value < 0:
+            raise SpecError(f"{key}: found {value}, expected 0 or more")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Identity:
+    """Which square of which table this run fills."""
+
+    study: str
+    config: str
+    """Name of the config: an engine with one setting of it, for example `zero-3-offload`."""
+    arm: Arm
+    repeat: int
+    """1 is the first repeat."""
+    attempt: int
+    """1 is the first launch; `rerun=failed` asks for the next."""
+    reference: bool = False
+    """True for the run whose losses the parity gate compares others with."""
+
+    def __post_init__(self) -> None:
+        _positive(repeat=self.repeat, attempt=self.attempt)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Platform:
+    """What the run needs from the world."""
+
+    name: str
+    device: Literal["cpu", "cuda"]
+    world_size: int
+    """Ranks, one per accelerator (or one per share of the CPU)."""
+    accelerator: str
+    """The field's name of the card: `a100-40gb`, `l4`, `h200`, `cpu`."""
+    interconnect: str
+    """What links the ranks: `nvlink`, `pcie`, `host-memory`, `loopback`."""
+    machine_type: str | None = None
+    """Cloud machine type, for example `a2-highgpu-4g`; null where there is none."""
+    gke_accelerator: str | None = None
+    """Value of the node label `cloud.google.com/gke-accelerator`; null where there is none."""
+    spot: bool = False
+    cpus: int | None = None
+    """CPU cores to request for the pod; null: leave it to the executor."""
+    memory_gib: float | None = None
+    """Host memory to request for the pod, in GiB."""
+    memory_cap_gib: float | None = None
+    """Cap on the device allocator per rank, in GiB: a large card made small. Not a smaller card."""
+
+    def __post_init__(self) -> None:
+        _positive(world_size=self.world_size)
+        if self.memory_cap_gib is not None:
+            _positive(memory_cap_gib=self.memory_cap_gib)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Model:
+    """A Hugging Face causal LM, built from its config with seeded weights, or pretrained on request."""
+
+    name: str
+    config: dict[str, Any]
+    """The whole Hugging Face config as JSON (with `model_type`), so that no download is needed."""
+    weights: Literal["random", "pretrained"] = "random"
+    pretrained: str | None = None
+    """Hub name or folder to load from when weights is `pretrained`."""
+    attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
+    activation_checkpointing: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if "model_type" not in self.config:
+            raise SpecError("config.model_type: missing; a Hugging Face config names its model_type")
+        if (self.weights == "pretrained") != (self.pretrained is not None):
+            raise SpecError("pretrained: give a name or folder exactly when weights is 'pretrained'")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Data:
+    """Seeded token ids, a pure function of (seed, step, micro-step, rank)."""
+
+    sequence_length: int
+    micro_batch: int
+    """Sequences per rank and micro-step."""
+    gradient_accumulation: int = 1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _positive(
+            sequence_length=self.sequence_length,
+            micro_batch=self.micro_batch,
+            gradient_accumulation=self.gradient_accumulation,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Optimizer:
+    """AdamW, with the implementation named: the same mathematics in another kernel is another config."""
+
+    implementation: Literal["torch-fused", "torch-foreach", "deepspeed-fused", "deepspeed-cpu"]
+    learning_rate: float = 1e-4
+    betas: tuple[float, ...] = (0.9, 0.95)
+    epsilon: float = 1e-8
+    weight_decay: float = 0.1
+    clip_norm: float = 1.0
+    """Global gradient norm to clip to; 0 turns clipping off."""
+
+    def __post_init__(self) -> None:
+        _positive(learning_rate=self.learning_rate, epsilon=self.epsilon)
+        _not_negative(weight_decay=self.weight_decay, clip_norm=self.clip_norm)
+        if len(self.betas) != 2:
+            raise SpecError(f"betas: found {list(self.betas)}, expected two numbers")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Protocol:
+    """How it is measured."""
+
+    warmup_steps: int
+    timed_steps: int
+    profiled_steps: int = 0
+    """Steps of the separate profiled pass; 0 leaves the pass out."""
+    deadline_s: float = 3600.0
+    """The supervisor ends the attempt after this long; waiting for a node does not count."""
+    stall_factor: float = 20.0
+    """A rank without heartbeat progress for this many median steps is stalled ..."""
+    stall_floor_s: float = 60.0
+    """... but never sooner than this."""
+    startup_stall_s: float = 600.0
+    """The same bound before the first step has ended (builds, compilation, NCCL set-up)."""
+    remedies: Literal["on", "off"] = "on"
+    """Whether an outcome with a known cure gets one second try inside the attempt."""
+    parity_steps: int = 5
+    """Steps whose loss the parity gate compares with the reference."""
+    parity_tolerance: float = 0.02
+    """Largest relative loss difference to the reference in those steps."""
+    reference_loss: tuple[float, ...] | None = None
+    """Losses to hold the run against before timing; null leaves that to the aggregation."""
+    preflight: bool = False
+    """Measure matmul peak and all-reduce bus bandwidth before the run."""
+    telemetry_hz: float = 1.0
+    """NVML samples per second from the supervisor; 0 turns them off."""
+
+    def __post_init__(self) -> None:
+        _positive(timed_steps=self.timed_steps, deadline_s=self.deadline_s, stall_factor=self.stall_factor)
+        _positive(stall_floor_s=self.stall_floor_s, startup_stall_s=self.startup_stall_s)
+        _positive(parity_tolerance=self.parity_tolerance)
+        _not_negative(warmup_steps=self.warmup_steps, profiled_steps=self.profiled_steps)
+        _not_negative(parity_steps=self.parity_steps, telemetry_hz=self.telemetry_hz)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Engine:
+    """The sharding engine and its every setting."""
+
+    name: Literal["ddp", "fsdp2", "zero"]
+    launcher: Literal["torchrun", "deepspeed"]
+    settings: dict[str, Any]
+    """Complete: every setting of the engine's settings class in `engines.py`, none left to a default."""
+
+    def __post_init__(self) -> None:
+        check_settings(self.name, self.settings)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fault:
+    """One injected fault: a run that carries any can never pass as a measurement."""
+
+    kind: str
+    rank: int = 0
+    step: int = 0
+    """Optimizer step (0-based, warm-up counted) at which it strikes; -1: before the first."""
+    phase: Literal["load", "init", "forward", "backward", "step"] = "forward"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunSpec:
+    """One run, fully resolved."""
+
+    spec_version: int
+    identity: Identity
+    platform: Platform
+    model: Model
+    data: Data
+    optimizer: Optimizer
+    numerics: Numerics
+    protocol: Protocol
+    engine: Engine
+    environment: dict[str, str]
+    """Environment variables set for every rank."""
+    faults: tuple[Fault, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.spec_version != SPEC_VERSION:
+            raise SpecError(f"spec_version: found {self.spec_version}, this harness reads {SPEC_VERSION}")
+        for name in NUMERIC_DTYPES:
+            if self.platform.device == "cpu" and getattr(self.numerics, name) == "float16":
+                raise SpecError(f"numerics.{name}: float16 does not train on CPU; use bfloat16 or float32")
+        for index, fault in enumerate(self.faults):
+            if not 0 <= fault.rank < self.platform.world_size:
+                raise SpecError(
+                    f"faults[{index}].rank: found {fault.rank}, expected 0 to {self.platform.world_size - 1}"
+                )
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens of one optimizer step, all ranks together."""
+        d = self.data
+        return d.sequence_length * d.micro_batch * d.gradient_accumulation * self.platform.world_size
+
+    @property
+    def total_steps(self) -> int:
+        """Optimizer steps of the timed pass: warm-up and timed window."""
+        return self.protocol.warmup_steps + self.protocol.timed_steps
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values of the whole spec."""
+        encoded: dict[str, Any] = encode(self)
+        return encoded
+
+    def hash(self) -> str:
+        """sha256 of the canonical spec: names this attempt."""
+        return digest(self)
+
+    def run_hash(self) -> str:
+        """sha256 of the canonical spec without its attempt number: names the run across attempts."""
+        plain = self.to_json()
+        del plain["identity"]["attempt"]
+        return digest(plain)
+
+    def path(self) -> str:
+        """Folder of this attempt below the study's folder and below the bucket prefix."""
+        i = self.identity
+        return f"{self.platform.name}/{i.config}/{i.arm}/r{i.repeat}-{self.run_hash()[:12]}/a{i.attempt}"
+
+    def job_name(self) -> str:
+        """A DNS-1123 label of at most 63 characters, the same for the same attempt and no other."""
+        i = self.identity
+        tail = f"-{self.run_hash()[:12]}-a{i.attempt}"
+        text = f"{i.study}-{self.platform.name}-{i.config}-{i.arm}-r{i.repeat}"
+        slug = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+        return slug[: 63 - len(tail)].strip("-") + tail
+
+
+def parse_spec(plain: Any) -> RunSpec:
+    """Decode a spec from parsed JSON. Raises SpecError naming the dotted key."""
+    return decode(RunSpec, plain)
+
+
+def read_spec(path: Path) -> RunSpec:
+    """Read a spec file. Raises SpecError naming the file and, for bad JSON, the place in it."""
+    try:
+        return parse_spec(json.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise SpecError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise SpecError(f"{path}: not UTF-8 text: {error.reason} at byte {error.start}") from None
+    except json.JSONDecodeError as error:
+        raise SpecError(f"{path}:{error.lineno}:{error.colno}: not JSON: {error.msg}") from None
+    except SpecError as error:
+        raise SpecError(f"{path}: {error}") from None
