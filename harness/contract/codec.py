@@ -115,6 +115,6 @@ def _scalar(hint: Any, value: Any, key: str) -> Any:
         return value
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    if hint is int and isinstance(value, bool) or not isinstance(value, hint):
+    if (hint is int and isinstance(value, bool)) or not isinstance(value, hint):
         raise SpecError(f"{key}: found {_show(value)}, expected {hint.__name__}")
     return value

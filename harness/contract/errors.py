@@ -1,8 +1,8 @@
 """One exception tree for everything the harness refuses.
 
-    HarnessError
-     +-- SpecError      a spec or study says something that cannot be run
-     +-- DeliveryError  a record exists but could not be brought to its destination
+HarnessError
+ +-- SpecError      a spec or study says something that cannot be run
+ +-- DeliveryError  a record exists but could not be brought to its destination
 """
 
 

@@ -1,0 +1,151 @@
+"""The run contract: round trip, hash, names, and every bad spec refused by dotted key."""
+
+import copy
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.contract.codec import encode
+from harness.contract.engines import CONFIGS, MATCHED_NUMERICS, SHIPPED_NUMERICS, resolve_settings
+from harness.contract.errors import SpecError
+from harness.contract.spec import RunSpec, parse_spec, read_spec
+
+PLAIN: dict[str, Any] = {
+    "spec_version": 1,
+    "identity": {"study": "quick", "config": "zero-3", "arm": "matched", "repeat": 1, "attempt": 1},
+    "platform": {
+        "name": "cpu-x2", "device": "cpu", "world_size": 2, "accelerator": "cpu", "interconnect": "loopback",
+    },
+    "model": {"name": "tiny", "config": {"model_type": "qwen2"}},
+    "data": {"sequence_length": 64, "micro_batch": 2, "gradient_accumulation": 3},
+    "optimizer": {"implementation": "torch-fused"},
+    "numerics": encode(MATCHED_NUMERICS["zero"]),
+    "protocol": {"warmup_steps": 2, "timed_steps": 5},
+    "engine": {"name": "zero", "launcher": "deepspeed", "settings": resolve_settings("zero", {})},
+    "environment": {},
+}  # fmt: skip
+
+
+def changed(key: str, value: Any) -> dict[str, Any]:
+    """PLAIN with one dotted key set (or, for `...`, removed)."""
+    plain = copy.deepcopy(PLAIN)
+    *parents, last = key.split(".")
+    node = plain
+    for parent in parents:
+        node = node[parent]
+    if value is ...:
+        del node[last]
+    else:
+        node[last] = value
+    return plain
+
+
+def test_round_trip_keeps_meaning_and_hash() -> None:
+    spec = parse_spec(PLAIN)
+    again = parse_spec(json.loads(json.dumps(spec.to_json())))
+    assert again == spec
+    assert again.hash() == spec.hash()
+    assert spec.tokens_per_step == 64 * 2 * 3 * 2
+
+
+def test_an_integer_where_a_number_is_meant_does_not_change_the_hash() -> None:
+    assert (
+        parse_spec(changed("protocol.deadline_s", 60)).hash() == parse_spec(changed("protocol.deadline_s", 60.0)).hash()
+    )
+
+
+def test_every_attempt_has_a_name_of_its_own_within_one_run() -> None:
+    first, second = parse_spec(PLAIN), parse_spec(changed("identity.attempt", 2))
+    assert first.run_hash() == second.run_hash()
+    assert first.hash() != second.hash()
+    assert first.path() != second.path()
+    assert first.job_name() != second.job_name()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("spec_version", 2, r"spec_version: found 2, this harness reads 1"),
+        ("data.micro_batch", 0, r"data\.micro_batch: found 0, expected more than 0"),
+        ("data.micro_batch", "2", r"data\.micro_batch: found '2', expected int"),
+        ("data.micro_batch", True, r"data\.micro_batch: found True, expected int"),
+        ("data.sequence_lenght", 64, r"data\.sequence_lenght: unknown key.*did you mean 'sequence_length'"),
+        ("data.sequence_length", ..., r"data\.sequence_length: missing"),
+        ("protocol.timed_steps", 0, r"protocol\.timed_steps: found 0"),
+        ("protocol.warmup_steps", -1, r"protocol\.warmup_steps: found -1, expected 0 or more"),
+        ("identity.arm", "machted", r"identity\.arm: found 'machted'.*did you mean 'matched'"),
+        ("identity.repeat", 0, r"identity\.repeat: found 0"),
+        ("platform.world_size", 0, r"platform\.world_size: found 0"),
+        ("platform.memory_cap_gib", 0.0, r"platform\.memory_cap_gib: found 0"),
+        ("model.config", {}, r"model\.config\.model_type: missing"),
+        ("model.weights", "pretrained", r"model\.pretrained: give a name"),
+        ("engine.settings.stage", 4, r"engine\.settings\.stage: found 4"),
+        ("engine.settings.reshard_after_forward", True, r"engine\.settings\.reshard_after_forward: unknown key"),
+        ("engine.settings.pin_memory", ..., r"engine\.settings\.pin_memory: missing"),
+        ("engine.name", "zerro", r"engine\.name: found 'zerro'.*did you mean 'zero'"),
+        ("numerics.compute", "float16", r"numerics\.compute: float16 does not train on CPU"),
+        ("optimizer.betas", [0.9], r"optimizer\.betas: found \[0\.9\], expected two numbers"),
+        ("faults", [{"kind": "oom", "rank": 2}], r"faults\[0\]\.rank: found 2, expected 0 to 1"),
+        ("environment", ["A=1"], r"environment: found \['A=1'\], expected a mapping"),
+    ],
+)  # fmt: skip
+def test_a_bad_spec_is_refused_by_key(key: str, value: Any, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        parse_spec(changed(key, value))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", r"spec\.json:1:2: not JSON"),
+        ("[]", r"spec\.json: RunSpec: found \[\], expected a mapping"),
+        ("{}", r"spec\.json: spec_version: missing"),
+    ],
+)
+def test_a_bad_file_is_refused_by_name(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "spec.json"
+    path.write_text(text)
+    with pytest.raises(SpecError, match=message):
+        read_spec(path)
+
+
+def test_a_missing_file_and_a_binary_one_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"nothing\.json: cannot be read"):
+        read_spec(tmp_path / "nothing.json")
+    (tmp_path / "bytes.json").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(SpecError, match="not UTF-8"):
+        read_spec(tmp_path / "bytes.json")
+
+
+@given(
+    study=st.text(min_size=1, max_size=120),
+    config=st.text(min_size=1, max_size=120),
+    repeat=st.integers(1, 10**6),
+    attempt=st.integers(1, 10**6),
+)
+def test_job_names_are_legal_labels_for_any_study(study: str, config: str, repeat: int, attempt: int) -> None:
+    plain = copy.deepcopy(PLAIN)
+    plain["identity"].update(study=study, config=config, repeat=repeat, attempt=attempt)
+    name = parse_spec(plain).job_name()
+    assert re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", name)
+    assert name.endswith(f"-a{attempt}")
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=lambda c: c.name)
+def test_every_named_config_resolves_completely(config: Any) -> None:
+    settings = resolve_settings(config.engine, config.settings)
+    plain = changed("engine", {"name": config.engine, "launcher": config.launcher, "settings": settings})
+    spec: RunSpec = parse_spec(plain)
+    assert spec.engine.settings == settings
+
+
+def test_the_published_arm_differs_in_masters_and_the_matched_arm_does_not() -> None:
+    assert SHIPPED_NUMERICS["fsdp2"].master != SHIPPED_NUMERICS["zero"].master
+    roles = ("compute", "master", "optimizer_state", "reduce")
+    matched = {tuple(getattr(n, role) for role in roles) for n in MATCHED_NUMERICS.values()}
+    assert matched == {("bfloat16", "float32", "float32", "float32")}

@@ -1,0 +1,129 @@
+"""Arrows go down only (design section 3): who may import whom, and which file alone imports a heavy dependency."""
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCES = sorted(
+    p
+    for top in ("harness", "workflow/lib", "workflow/scripts")
+    for p in (ROOT / top).rglob("*.py")
+    if "__pycache__" not in p.parts
+)
+
+MAY_IMPORT = {
+    "harness.contract": set(),
+    "harness.diagnosis": {"harness.contract"},
+    "harness.supervisor": {"harness.diagnosis", "harness.contract", "harness.measure.flops"},
+    "harness.measure": {"harness.contract"},
+    "harness.engines": {"harness.measure", "harness.contract"},
+    "harness.faults": {"harness.contract"},
+    "harness.worker": {"harness.engines", "harness.measure", "harness.contract", "harness.faults"},
+    "snakemake_executor_plugin_gke": {"harness.contract"},
+    "bench": {"harness.diagnosis", "harness.contract", "harness.measure.flops", "harness.measure.ledger"},
+    "scripts": {"bench"},
+}
+"""Layer -> what of our own it may import, itself apart. The command line above them all may import any."""
+
+ONE_FILE = {
+    "deepspeed": "harness/engines/",
+    "torch.distributed.fsdp": "harness/engines/",
+    "google.cloud.storage": "harness/supervisor/",
+    "pynvml": "harness/supervisor/",
+}
+"""Heavy dependency -> where the single file that imports it lies (within the harness)."""
+
+
+def module_of(path: Path) -> str:
+    relative = path.relative_to(ROOT).with_suffix("")
+    parts = [p for p in relative.parts if p not in ("workflow", "lib")]
+    return ".".join(p for p in parts if p != "__init__")
+
+
+def imports_of(path: Path) -> Iterator[str]:
+    module = module_of(path)
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
+                base = ".".join([*package[: len(package) - node.level + 1], base]).strip(".")
+            yield base
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def layer_of(module: str) -> str | None:
+    inside = [layer for layer in MAY_IMPORT if module == layer or module.startswith(layer + ".")]
+    return max(inside, key=len) if inside else None
+
+
+def is_within(module: str, roots: set[str]) -> bool:
+    return any(module == root or module.startswith(root + ".") for root in roots)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_imports_point_down(path: Path) -> None:
+    layer = layer_of(module_of(path))
+    if layer is None:  # the command line: above every layer
+        return
+    allowed = MAY_IMPORT[layer] | {layer}
+    for name in imports_of(path):
+        target = layer_of(name)
+        if target is not None:
+            assert is_within(name, allowed) or any(root.startswith(name + ".") for root in allowed), (
+                f"{layer} imports {name}"
+            )
+
+
+@pytest.mark.parametrize("layer", ["harness.contract", "harness.diagnosis"])
+def test_contract_and_diagnosis_need_only_the_standard_library(layer: str) -> None:
+    optional = {"zstandard"} if layer == "harness.diagnosis" else set()
+    for path in SOURCES:
+        if layer_of(module_of(path)) == layer:
+            for name in imports_of(path):
+                top = name.split(".")[0]
+                assert top in sys.stdlib_module_names | {"harness"} | optional, f"{path} imports {name}"
+
+
+def test_no_torch_on_the_client_or_in_the_supervisor() -> None:
+    for path in SOURCES:
+        if layer_of(module_of(path)) in ("bench", "scripts", "snakemake_executor_plugin_gke", "harness.supervisor"):
+            tops = {name.split(".")[0] for name in imports_of(path)}
+            assert not tops & {"torch", "deepspeed", "transformers"}, path
+
+
+@pytest.mark.parametrize(("dependency", "home"), ONE_FILE.items())
+def test_one_file_alone_imports_each_heavy_dependency(dependency: str, home: str) -> None:
+    importers = [
+        str(p.relative_to(ROOT))
+        for p in SOURCES
+        if str(p.relative_to(ROOT)).startswith("harness")
+        and any(is_within(name, {dependency}) for name in imports_of(p))
+    ]
+    assert len(importers) == 1, importers
+    assert importers[0].startswith(home)
+
+
+def test_engines_never_import_each_other() -> None:
+    names = {"ddp", "fsdp2", "zero"}
+    for name in names:
+        others = {f"harness.engines.{other}" for other in names - {name}}
+        for path in (ROOT / "harness/engines").glob(f"{name}*.py"):
+            assert not any(is_within(found, others) for found in imports_of(path)), path
+
+
+def test_no_engine_is_named_in_a_condition_outside_the_registry() -> None:
+    for path in [*SOURCES, *sorted((ROOT / "workflow").rglob("*.smk")), ROOT / "Snakefile"]:
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        for number, line in enumerate(text.splitlines(), 1):
+            compares = any(f"{side} {quote}{engine}{quote}" in line
+                           for side in ("==", "!=", "case")
+                           for quote in ("'", '"')
+                           for engine in ("ddp", "fsdp2", "zero"))  # fmt: skip
+            assert not compares or "registry" in path.name, f"{path}:{number}: {line.strip()}"
