@@ -112,6 +112,8 @@ class RankResult:
     """Predicted memory by part, bytes: `harness/measure/ledger.py`."""
     search: list[dict[str, Any]] | None = None
     """Trials of the tuned arm."""
+    frontier: list[dict[str, Any]] | None = None
+    """Rungs of the ladder that were tried: size, fits, peak bytes, step seconds."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -148,6 +150,9 @@ class Measured:
     preflight: dict[str, Any] | None = None
     ledger: dict[str, Any] | None = None
     search: list[dict[str, Any]] | None = None
+    """Trials of the tuned arm: settings, outcome, tokens_per_s; one of them `kept`."""
+    frontier: list[dict[str, Any]] | None = None
+    """Rungs of the ladder that were tried: size, fits, peak bytes, step seconds."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from harness.contract.codec import decode, digest, encode
-from harness.contract.engines import NUMERIC_DTYPES, Numerics, check_settings
+from harness.contract.engines import NUMERIC_DTYPES, Numerics, check_settings, resolve_settings
 from harness.contract.errors import SpecError
 
 SPEC_VERSION = 1
@@ -168,6 +168,13 @@ class Protocol:
     """Measure matmul peak and all-reduce bus bandwidth before the run."""
     telemetry_hz: float = 1.0
     """NVML samples per second from the supervisor; 0 turns them off."""
+    trials: tuple[dict[str, Any], ...] = ()
+    """Tuned arm: engine settings to try, each as a short run; the fastest is then measured in full."""
+    trial_steps: int = 8
+    """Timed steps of one trial, after as many warm-up steps as the protocol has."""
+    ladder: tuple[int, ...] = ()
+    """Fit frontier: sizes climbed in one process, smallest first, until one does not fit."""
+    ladder_over: Literal["micro_batch", "sequence_length"] = "micro_batch"
 
     def __post_init__(self) -> None:
         _positive(timed_steps=self.timed_steps, deadline_s=self.deadline_s, stall_factor=self.stall_factor)
@@ -175,6 +182,9 @@ class Protocol:
         _positive(parity_tolerance=self.parity_tolerance)
         _not_negative(warmup_steps=self.warmup_steps, profiled_steps=self.profiled_steps)
         _not_negative(parity_steps=self.parity_steps, telemetry_hz=self.telemetry_hz)
+        _positive(trial_steps=self.trial_steps)
+        if list(self.ladder) != sorted(set(self.ladder)) or any(size < 1 for size in self.ladder):
+            raise SpecError(f"ladder: found {list(self.ladder)}, expected rising sizes of 1 or more")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -229,6 +239,8 @@ class RunSpec:
                 raise SpecError(
                     f"faults[{index}].rank: found {fault.rank}, expected 0 to {self.platform.world_size - 1}"
                 )
+        for index, trial in enumerate(self.protocol.trials):
+            resolve_settings(self.engine.name, trial, f"protocol.trials[{index}]")
 
     @property
     def tokens_per_step(self) -> int:

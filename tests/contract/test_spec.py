@@ -78,6 +78,8 @@ def test_every_attempt_has_a_name_of_its_own_within_one_run() -> None:
         ("data.sequence_length", ..., r"data\.sequence_length: missing"),
         ("protocol.timed_steps", 0, r"protocol\.timed_steps: found 0"),
         ("protocol.warmup_steps", -1, r"protocol\.warmup_steps: found -1, expected 0 or more"),
+        ("protocol.ladder", [4, 2], r"protocol\.ladder: found \[4, 2\], expected rising sizes"),
+        ("protocol.trials", [{"stge": 3}], r"protocol\.trials\[0\]\.stge: unknown key.*did you mean 'stage'"),
         ("identity.arm", "machted", r"identity\.arm: found 'machted'.*did you mean 'matched'"),
         ("identity.repeat", 0, r"identity\.repeat: found 0"),
         ("platform.world_size", 0, r"platform\.world_size: found 0"),
