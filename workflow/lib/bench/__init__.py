@@ -1,1 +1,1 @@
-"""The client side's library: matrix, store, statistics, findings, cost, report. No torch, ever."""
+"""The client side: from a study to runs, and from their records to the report. No torch, ever."""

@@ -1,0 +1,25 @@
+# DeepSpeed ZeRO or PyTorch FSDP2? One study of training runs, from its YAML to a report.
+#
+#     snakemake --profile local                                 run the quick study here
+#     snakemake --profile local --config study=NAME             another study of config/
+#     snakemake --profile local report                          rebuild the report from cached records
+#     snakemake --profile local --config rerun=failed           next attempt of failed runs; -n previews
+#     snakemake --profile local plan                            write the missing runs for `python -m harness batch`
+from snakemake.utils import min_version
+
+min_version("9.0")
+
+
+include: "workflow/rules/common.smk"
+include: "workflow/rules/run.smk"
+include: "workflow/rules/diagnose.smk"
+include: "workflow/rules/aggregate.smk"
+include: "workflow/rules/report.smk"
+
+
+rule all:
+    default_target: True
+    localrule: True
+    input:
+        RECORDS,
+        rules.document.output,

@@ -1,0 +1,86 @@
+"""Reading what people write: YAML with its mistakes named, JSON, and atomic writing."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from harness.contract.codec import nearest
+from harness.contract.errors import SpecError
+
+_Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _Loader(_Base):  # type: ignore[misc]
+    """Safe YAML that refuses a key given twice, which YAML itself would let win silently."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                continue
+            key = self.construct_object(key_node, deep=True)
+            if isinstance(key, list | dict):
+                raise SpecError(f"line {key_node.start_mark.line + 1}: found a key that is a {type(key).__name__}")
+            if key in seen:
+                raise SpecError(f"line {key_node.start_mark.line + 1}: key {key!r} is given twice")
+            seen.add(key)
+        return super().construct_mapping(node, deep=deep)
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """Parse a YAML file that must be a mapping. Raises SpecError naming the file, and the line of a syntax error."""
+    try:
+        plain = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506 (a safe loader)
+    except OSError as error:
+        raise SpecError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise SpecError(f"{path}: not UTF-8 text: {error.reason} at byte {error.start}") from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
+        raise SpecError(f"{path}{place}: not YAML: {error.problem or error.context}") from None
+    except yaml.YAMLError as error:
+        raise SpecError(f"{path}: not YAML: {error}") from None
+    except SpecError as error:
+        raise SpecError(f"{path}: {error}") from None
+    if plain is None:
+        raise SpecError(f"{path}: found an empty file, expected a mapping of keys to values")
+    if not isinstance(plain, dict):
+        raise SpecError(f"{path}: found a {type(plain).__name__} at the top, expected a mapping of keys to values")
+    for key in plain:
+        if not isinstance(key, str):
+            raise SpecError(f"{path}: found the key {key!r}, expected a text")
+    return plain
+
+
+def read_json(path: Path) -> Any:
+    """Parse a JSON file. Raises SpecError naming the file and, for bad JSON, the place in it."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SpecError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise SpecError(f"{path}: not UTF-8 text: {error.reason} at byte {error.start}") from None
+    except json.JSONDecodeError as error:
+        raise SpecError(f"{path}:{error.lineno}:{error.colno}: not JSON: {error.msg}") from None
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file so that a reader sees the old text or the new one, never half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(text, encoding="utf-8")
+    os.replace(part, path)
+
+
+def find_named(kind: str, name: str, folder: Path, suffix: str) -> Path:
+    """The file of that name in a folder. Raises SpecError listing what there is."""
+    path = folder / f"{name}{suffix}"
+    if path.is_file():
+        return path
+    available = sorted(p.name.removesuffix(suffix) for p in folder.glob(f"*{suffix}"))
+    hint = nearest(name, available) if available else "there is none"
+    raise SpecError(f"{kind} {name!r}: no file {path}; {hint}")

@@ -1,0 +1,246 @@
+"""From a study to its cells and fully resolved runs; whatever cannot be run is refused here, before anything starts."""
+
+import dataclasses
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.files import find_named, read_json, read_mapping
+from bench.platforms import PlatformEntry, contract_platform, load_platforms
+from bench.study import Cells, ConfigChoice, Exclusion, Override, Study, parse_study
+from harness.contract.codec import decode, encode, nearest
+from harness.contract.engines import (
+    CONFIGS,
+    MATCHED_NUMERICS,
+    NUMERIC_DTYPES,
+    SHIPPED_NUMERICS,
+    Config,
+    resolve_settings,
+)
+from harness.contract.errors import SpecError
+from harness.contract.spec import SPEC_VERSION, Data, Model, Optimizer, Protocol, RunSpec
+
+NATIVE_OPTIMIZER = {
+    ("zero", "cuda", False): "deepspeed-fused",
+    ("zero", "cuda", True): "deepspeed-cpu",
+    ("zero", "cpu", True): "deepspeed-cpu",
+}
+"""The `defaults` arm: (engine, device, offloads) -> the AdamW it ships with; torch's fused one for the others."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cell:
+    """One square of the result table: platform x config x arm."""
+
+    platform: str
+    config: str
+    arm: str
+    spec: RunSpec | None
+    """The spec of repeat 1, attempt 1; None for a cell that is not run."""
+    exclusion: Exclusion | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Matrix:
+    """A study with all its names resolved."""
+
+    path: Path
+    study: Study
+    platforms: dict[str, PlatformEntry]
+    cells: tuple[Cell, ...]
+    runs: tuple[RunSpec, ...]
+    """Every run as its attempt 1, in the order to launch them."""
+
+
+def load_matrix(name: str, root: Path) -> Matrix:
+    """Read `config/<name>.yaml`, or the file that `name` is a path to. Raises SpecError naming file and key."""
+    path = _study_path(name, root)
+    platforms = load_platforms(root / "config" / "platforms.yaml")
+    plain = read_mapping(path)
+    try:
+        study = parse_study(plain, path.stem.lower())
+        _check_names(study, platforms)
+        cells = tuple(_cells(study, platforms, root))
+        _check_exclusions(study, cells)
+    except SpecError as error:
+        raise SpecError(f"{path}: {error}") from None
+    return Matrix(path=path, study=study, platforms=platforms, cells=cells, runs=_ordered(study, cells))
+
+
+def _study_path(name: str, root: Path) -> Path:
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
+        if path.is_file():
+            return path
+        available = sorted(p.stem for p in (root / "config").glob("*.yaml") if p.stem != "platforms")
+        raise SpecError(f"study={name}: no such file; give a path, or one of config/: {', '.join(available)}")
+    if name == "platforms":
+        raise SpecError("study=platforms: config/platforms.yaml lists platforms, it is not a study")
+    return find_named("study", name, root / "config", ".yaml")
+
+
+def _check_names(study: Study, platforms: dict[str, PlatformEntry]) -> None:
+    for index, name in enumerate(study.platforms):
+        if name not in platforms:
+            raise SpecError(f"platforms[{index}]: unknown platform {name!r}; {nearest(name, tuple(platforms))}")
+    for index, choice in enumerate(study.configs):
+        known, key = choice.base or choice.name, "base" if choice.base else "name"
+        if known not in CONFIGS:
+            raise SpecError(f"configs[{index}].{key}: unknown config {known!r}; {nearest(known, tuple(CONFIGS))}")
+    axes = {
+        "platform": study.platforms,
+        "config": tuple(choice.name for choice in study.configs),
+        "arm": study.arms,
+    }
+    for key in ("overrides", "exclude", "order"):
+        for index, pattern in enumerate(getattr(study, key)):
+            _check_pattern(pattern, f"{key}[{index}]", axes)
+    for name in study.tuned:
+        if name not in axes["config"]:
+            raise SpecError(f"tuned.{name}: not a config of this study; {nearest(name, axes['config'])}")
+    counts = {name: len(trials) for name, trials in study.tuned.items()}
+    if len(set(counts.values())) > 1:
+        raise SpecError(f"tuned: found unequal numbers of trials {counts}, expected one equal budget for all")
+
+
+def _check_pattern(pattern: Cells, key: str, axes: dict[str, tuple[str, ...]]) -> None:
+    for axis, allowed in axes.items():
+        for name in getattr(pattern, axis) or ():
+            if name not in allowed:
+                raise SpecError(f"{key}.{axis}: {name!r} is not in this study; {nearest(name, allowed)}")
+
+
+def _check_exclusions(study: Study, cells: tuple[Cell, ...]) -> None:
+    for index, pattern in enumerate(study.exclude):
+        if not any(cell.exclusion is pattern for cell in cells):
+            raise SpecError(f"exclude[{index}]: matches no cell that is not excluded already; remove it")
+
+
+def _cells(study: Study, platforms: dict[str, PlatformEntry], root: Path) -> Iterator[Cell]:
+    model = _model(study, root)
+    for platform in study.platforms:
+        for index, choice in enumerate(study.configs):
+            for arm in study.arms:
+                exclusion = next((e for e in study.exclude if e.match(platform, choice.name, arm)), None)
+                if arm == "tuned" and choice.name not in study.tuned:
+                    exclusion = exclusion or Exclusion(why="the study declares no trials for it")
+                plain = _plain_spec(study, platform, platforms[platform], choice, arm, model)
+                _apply(plain, choice.override, f"configs[{index}].override")
+                for number, override in enumerate(study.overrides):
+                    if override.match(platform, choice.name, arm):
+                        _apply(plain, override.set, f"overrides[{number}].set")
+                spec = decode(RunSpec, plain)
+                yield Cell(
+                    platform=platform,
+                    config=choice.name,
+                    arm=arm,
+                    spec=None if exclusion else spec,
+                    exclusion=exclusion,
+                )
+
+
+def _model(study: Study, root: Path) -> dict[str, Any]:
+    path = find_named("model", study.model.name, root / "config" / "models", ".json")
+    config = read_json(path)
+    if not isinstance(config, dict) or "model_type" not in config:
+        raise SpecError(f"model.name: {path} holds no model_type; expected a Hugging Face config")
+    chosen: dict[str, Any] = encode(study.model)
+    return chosen | {"config": config}
+
+
+def _plain_spec(
+    study: Study, platform: str, entry: PlatformEntry, choice: ConfigChoice, arm: str, model: dict[str, Any]
+) -> dict[str, Any]:
+    """The spec of a cell before its overrides, as JSON values."""
+    config = CONFIGS[choice.base or choice.name]
+    protocol = encode(study.protocol)
+    del protocol["preset"]
+    protocol["remedies"] = "on" if study.remedies else "off"
+    if arm == "tuned":
+        protocol["trials"] = [dict(trial) for trial in study.tuned.get(choice.name, ())]
+    optimizer = encode(study.optimizer)
+    optimizer["implementation"] = study.optimizer.implementation or _implementation(config, entry.device, arm)
+    numerics = (SHIPPED_NUMERICS if arm == "defaults" else MATCHED_NUMERICS)[config.engine]
+    return {
+        "spec_version": SPEC_VERSION,
+        "identity": {
+            "study": study.name,
+            "config": choice.name,
+            "arm": arm,
+            "repeat": 1,
+            "attempt": 1,
+            "reference": choice.name == study.reference and arm == "matched",
+        },
+        "platform": contract_platform(platform, entry),
+        "model": dict(model),
+        "data": encode(study.data),
+        "optimizer": optimizer,
+        "numerics": encode(numerics),
+        "protocol": protocol,
+        "engine": {
+            "name": config.engine,
+            "launcher": config.launcher,
+            "settings": resolve_settings(config.engine, config.settings),
+        },
+        "environment": entry.environment | study.environment,
+        "faults": encode(study.faults),
+    }
+
+
+def _implementation(config: Config, device: str, arm: str) -> str:
+    if arm != "defaults":
+        return "torch-fused"
+    return NATIVE_OPTIMIZER.get((config.engine, device, config.offloads), "torch-fused")
+
+
+_SECTIONS: dict[str, type[Any]] = {"data": Data, "optimizer": Optimizer, "protocol": Protocol, "model": Model}
+
+
+def _apply(plain: dict[str, Any], override: Override, key: str) -> None:
+    """Lay an override over a plain spec. Raises SpecError naming a key that the section does not have."""
+    for section, cls in _SECTIONS.items():
+        allowed = tuple(f.name for f in dataclasses.fields(cls))
+        _check_keys(getattr(override, section), allowed, f"{key}.{section}")
+        plain[section] |= getattr(override, section)
+        try:
+            decode(cls, plain[section], f"{key}.{section}")
+        except SpecError as error:
+            raise SpecError(str(error)) from None
+    _check_keys(override.numerics, NUMERIC_DTYPES, f"{key}.numerics")
+    plain["numerics"] |= override.numerics
+    engine = plain["engine"]
+    settings = engine["settings"] | override.engine
+    engine["settings"] = resolve_settings(engine["name"], settings, f"{key}.engine")
+    engine["launcher"] = override.launcher or engine["launcher"]
+    plain["environment"] |= override.environment
+
+
+def _check_keys(found: dict[str, Any], allowed: tuple[str, ...], key: str) -> None:
+    for name in found:
+        if name not in allowed:
+            raise SpecError(f"{key}.{name}: unknown key; {nearest(name, allowed)}")
+
+
+def _ordered(study: Study, cells: tuple[Cell, ...]) -> tuple[RunSpec, ...]:
+    """Most wanted first; then block by block (a repeat on a platform), in seeded random order inside each."""
+    ranked = []
+    for repeat in range(1, study.repeats + 1):
+        for place, platform in enumerate(study.platforms):
+            block = [cell for cell in cells if cell.platform == platform and cell.spec]
+            random.Random(f"{study.seed}/{platform}/{repeat}").shuffle(block)
+            for position, cell in enumerate(block):
+                ranked.append((_rank(study, cell), repeat, place, position, cell))
+    ranked.sort(key=lambda item: item[:4])
+    return tuple(at(cell.spec, repeat=repeat) for _, repeat, _, _, cell in ranked if cell.spec)
+
+
+def _rank(study: Study, cell: Cell) -> int:
+    wanted = (i for i, p in enumerate(study.order) if p.match(cell.platform, cell.config, cell.arm))
+    return next(wanted, len(study.order))
+
+
+def at(spec: RunSpec, **identity: int) -> RunSpec:
+    """The same spec at another repeat or attempt."""
+    return dataclasses.replace(spec, identity=dataclasses.replace(spec.identity, **identity))

@@ -1,0 +1,75 @@
+"""Platforms by name: what a run needs from the world, what it costs, and the variables that shape it."""
+
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from bench.files import read_mapping
+from harness.contract.codec import decode, encode
+from harness.contract.errors import SpecError
+from harness.contract.spec import Platform
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Price:
+    """What the whole platform costs while it is held."""
+
+    usd_per_hour: float
+    """US dollars per hour of the whole platform, not of one accelerator."""
+    source: str
+    """Where the price was read: a URL."""
+    date: str
+    """When it was read, ISO 8601."""
+    terms: str = ""
+    """What kind of price it is: on-demand, Spot, region."""
+
+    def __post_init__(self) -> None:
+        if self.usd_per_hour <= 0:
+            raise SpecError(f"usd_per_hour: found {self.usd_per_hour}, expected more than 0; leave price out if unknown")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlatformEntry:
+    """One entry of `config/platforms.yaml`: the contract's platform, its variables, price and note."""
+
+    device: Literal["cpu", "cuda"]
+    """Where the ranks compute."""
+    world_size: int
+    """Ranks: one per accelerator, or one per share of the CPU."""
+    accelerator: str
+    """The field's name of the card: `a100-40gb`, `l4`, `h200`, `cpu`."""
+    interconnect: str
+    """What links the ranks: `nvlink`, `pcie`, `host-memory`, `loopback`."""
+    machine_type: str | None = None
+    """Cloud machine type; null where there is none."""
+    gke_accelerator: str | None = None
+    """Value of the node label `cloud.google.com/gke-accelerator`; null where there is none."""
+    spot: bool = False
+    """Whether GKE may serve it from Spot nodes."""
+    cpus: int | None = None
+    """CPU cores to request for the pod; null: leave it to the executor."""
+    memory_gib: float | None = None
+    """Host memory to request for the pod, in GiB."""
+    memory_cap_gib: float | None = None
+    """Cap on the device allocator per rank, in GiB: a large card made small, not a smaller card."""
+    environment: dict[str, str] = field(default_factory=dict)
+    """Environment variables every run on this platform gets."""
+    price: Price | None = None
+    """What it costs; null when unknown: the report then shows no cost instead of a guess."""
+    note: str = ""
+    """What a reader must know about it; the report prints it under the platform's table."""
+
+
+def load_platforms(path: Path) -> dict[str, PlatformEntry]:
+    """Every platform of a file, in its order. Raises SpecError naming file and key."""
+    try:
+        return {str(name): decode(PlatformEntry, entry, str(name)) for name, entry in read_mapping(path).items()}
+    except SpecError as error:
+        text = str(error)
+        raise SpecError(text if text.startswith(str(path)) else f"{path}: {text}") from None
+
+
+def contract_platform(name: str, entry: PlatformEntry) -> dict[str, Any]:
+    """The part of an entry that goes into a run's spec, as plain JSON values."""
+    plain: dict[str, Any] = encode(entry)
+    return {"name": name} | {f.name: plain[f.name] for f in fields(Platform) if f.name != "name"}

@@ -1,0 +1,91 @@
+"""The results tree: which attempts there are, and which attempt of each run is wanted."""
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.matrix import at
+from harness.contract.codec import nearest
+from harness.contract.errors import SpecError
+from harness.contract.outcome import OUTCOMES
+from harness.contract.spec import RunSpec
+
+UNREADABLE = "unreadable"
+"""What `ended` says of a record that is no JSON object with an outcome: it counts as a failed attempt."""
+
+INTERRUPTED = frozenset({"user_cancelled"})
+"""Outcomes that say nothing about the config: the same command again simply launches the next attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One attempt on disk."""
+
+    number: int
+    record: Path
+
+
+def attempts(folder: Path) -> list[Attempt]:
+    """The attempts below a run's folder that left a record, oldest first."""
+    found = []
+    if folder.is_dir():
+        for child in folder.iterdir():
+            match = re.fullmatch(r"a([1-9][0-9]*)", child.name)
+            if match and (child / "record.json").is_file():
+                found.append(Attempt(int(match[1]), child / "record.json"))
+    return sorted(found, key=lambda attempt: attempt.number)
+
+
+def ended(record: Path) -> str:
+    """The outcome a record names, without decoding the rest."""
+    try:
+        plain = json.loads(record.read_text(encoding="utf-8"))
+        outcome = plain["outcome"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return UNREADABLE
+    return outcome if outcome in OUTCOMES else UNREADABLE
+
+
+def parse_rerun(value: Any) -> frozenset[str]:
+    """Outcomes that `rerun=` selects. Raises SpecError for a word that is no outcome, `failed` or `all`."""
+    if value is None or value == "":
+        return frozenset()
+    words = value if isinstance(value, list | tuple) else str(value).split(",")
+    selected: set[str] = set()
+    allowed = ("failed", "all", *OUTCOMES)
+    for word in words:
+        name = str(word).strip()
+        if name not in allowed:
+            raise SpecError(f"rerun={value}: found {name!r}; {nearest(name, allowed)}")
+        if name in ("failed", "all"):
+            selected |= {*OUTCOMES, UNREADABLE} - ({"ok"} if name == "failed" else set())
+        else:
+            selected.add(name)
+    return frozenset(selected)
+
+
+def run_folder(results: Path, spec: RunSpec) -> Path:
+    """The folder of all attempts of a run."""
+    return (results / spec.path()).parent
+
+
+def wanted(results: Path, runs: Iterable[RunSpec], rerun: frozenset[str]) -> list[RunSpec]:
+    """Each run at the attempt that should exist: its last one, or the next if that one's outcome is selected."""
+    selected = rerun | INTERRUPTED
+    plan = []
+    for spec in runs:
+        found = attempts(run_folder(results, spec))
+        if not found:
+            plan.append(spec)
+            continue
+        last = found[-1]
+        plan.append(at(spec, attempt=last.number + (ended(last.record) in selected)))
+    return plan
+
+
+def missing(results: Path, plan: Iterable[RunSpec]) -> list[RunSpec]:
+    """The wanted attempts that have no record yet."""
+    return [spec for spec in plan if not (results / spec.path() / "record.json").is_file()]

@@ -1,0 +1,234 @@
+"""A study: what one `config/*.yaml` may say, and its defaults."""
+
+import re
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from harness.contract.codec import decode
+from harness.contract.engines import CONFIGS
+from harness.contract.errors import SpecError
+from harness.contract.spec import Arm, Data, Fault, Protocol
+
+PROTOCOLS: dict[str, dict[str, Any]] = {
+    "careful": {"warmup_steps": 10, "timed_steps": 30},
+    "published": {"warmup_steps": 0, "timed_steps": 15},
+    "quick": {"warmup_steps": 2, "timed_steps": 5},
+}
+"""Presets of `protocol`; keys given beside `preset` win over it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Override:
+    """What differs from the defaults, by section of the run spec."""
+
+    engine: dict[str, Any] = field(default_factory=dict)
+    """Settings of the engine, see `harness/contract/engines.py`."""
+    launcher: Literal["torchrun", "deepspeed"] | None = None
+    """Launcher of the ranks; null: the config's own."""
+    model: dict[str, Any] = field(default_factory=dict)
+    """Keys of the study's `model`."""
+    data: dict[str, Any] = field(default_factory=dict)
+    """Keys of the study's `data`."""
+    optimizer: dict[str, Any] = field(default_factory=dict)
+    """Keys of the study's `optimizer`."""
+    numerics: dict[str, Any] = field(default_factory=dict)
+    """Dtypes by role: parameter, compute, master, optimizer_state, reduce, accumulate."""
+    protocol: dict[str, Any] = field(default_factory=dict)
+    """Keys of the study's `protocol`."""
+    environment: dict[str, str] = field(default_factory=dict)
+    """Environment variables to add."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ConfigChoice:
+    """One config of the study: a known one, or a variant of it."""
+
+    name: str
+    """Name of the config in tables, folders and Jobs."""
+    base: str | None = None
+    """The known config a variant is derived from; null: the name itself is a known one."""
+    override: Override = field(default_factory=Override)
+    """What the variant changes."""
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?", self.name):
+            raise SpecError(f"name: found {self.name!r}, expected lower-case letters, digits and inner hyphens")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cells:
+    """A pattern of cells: every named value of each axis; an axis left out means all of it."""
+
+    platform: tuple[str, ...] | None = None
+    """Platforms, a name or a list; null: all."""
+    config: tuple[str, ...] | None = None
+    """Configs, a name or a list; null: all."""
+    arm: tuple[str, ...] | None = None
+    """Arms, a name or a list; null: all."""
+
+    def match(self, platform: str, config: str, arm: str) -> bool:
+        """Whether a cell is one of them."""
+        axes = ((self.platform, platform), (self.config, config), (self.arm, arm))
+        return all(names is None or found in names for names, found in axes)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Exclusion(Cells):
+    """Cells that are not run, and why."""
+
+    reason: Literal["excluded", "not collected"] = "excluded"
+    """The word the table shows."""
+    why: str = ""
+    """One sentence for the reader."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OverrideAt(Cells):
+    """An override of some cells."""
+
+    set: Override = field(default_factory=Override)
+    """What to change there."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelChoice:
+    """The model, by the name of a Hugging Face config file in `config/models/`."""
+
+    name: str = "qwen2.5-3b"
+    """`config/models/<name>.json`."""
+    weights: Literal["random", "pretrained"] = "random"
+    """`random`: seeded on the device, no download."""
+    pretrained: str | None = None
+    """Hub name or folder, when weights is `pretrained`."""
+    attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
+    """Attention implementation, the same for every engine."""
+    activation_checkpointing: bool = False
+    """Recompute each decoder block in backward."""
+    seed: int = 0
+    """Seed of the random weights."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataChoice(Data):
+    """Seeded token ids; the starting point's shape by default."""
+
+    sequence_length: int = 2048
+    """Tokens per sequence."""
+    micro_batch: int = 1
+    """Sequences per rank and micro-step."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProtocolChoice(Protocol):
+    """How it is measured; a preset, and keys that win over it."""
+
+    preset: Literal["careful", "published", "quick"] = "careful"
+    """`careful`: 10 warm-up and 30 timed steps; `published`: 15 timed; `quick`: for CPUs."""
+    warmup_steps: int = 10
+    """Steps before the timed window."""
+    timed_steps: int = 30
+    """Steps of the timed window."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OptimizerChoice:
+    """AdamW; the same hyper-parameters for every engine."""
+
+    implementation: Literal["torch-fused", "torch-foreach", "deepspeed-fused", "deepspeed-cpu"] | None = None
+    """Which AdamW; null: what the arm says (matched: torch-fused everywhere)."""
+    learning_rate: float = 1e-4
+    """Constant learning rate."""
+    betas: tuple[float, ...] = (0.9, 0.95)
+    """AdamW's two decay rates."""
+    epsilon: float = 1e-8
+    """AdamW's epsilon."""
+    weight_decay: float = 0.1
+    """Decoupled weight decay."""
+    clip_norm: float = 1.0
+    """Global gradient norm to clip to; 0 turns clipping off."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Study:
+    """One study: platforms x configs x arms x repeats, one model, one protocol, one folder of results."""
+
+    name: str
+    """Folder of the results; the file's name when left out."""
+    title: str = ""
+    """Heading of the report; the name when empty."""
+    description: str = ""
+    """What the study asks, one paragraph for the report."""
+    platforms: tuple[str, ...] = ()
+    """Platforms by their name in `config/platforms.yaml`; at least one."""
+    configs: tuple[ConfigChoice, ...] = tuple(ConfigChoice(name=name) for name in CONFIGS)
+    """Configs by name, or variants `{name, base, override}`; the order of the tables."""
+    arms: tuple[Arm, ...] = ("defaults", "matched")
+    """Numerics rules: `defaults`, `matched`, `tuned`."""
+    repeats: int = 3
+    """Runs of each cell."""
+    seed: int = 0
+    """Seed of the order of the runs inside each block."""
+    model: ModelChoice = field(default_factory=ModelChoice)
+    """What is trained."""
+    data: DataChoice = field(default_factory=DataChoice)
+    """On what."""
+    protocol: ProtocolChoice = field(default_factory=ProtocolChoice)
+    """How it is measured."""
+    optimizer: OptimizerChoice = field(default_factory=OptimizerChoice)
+    """How it steps."""
+    environment: dict[str, str] = field(default_factory=dict)
+    """Environment variables of every run."""
+    remedies: bool = True
+    """Whether an outcome with a known cure gets one second try inside the attempt."""
+    faults: tuple[Fault, ...] = ()
+    """Injected faults, for tests: such a run never passes as a measurement."""
+    tuned: dict[str, tuple[dict[str, Any], ...]] = field(default_factory=dict)
+    """Trials of the `tuned` arm: engine settings to try, by config; every config gets equally many."""
+    overrides: tuple[OverrideAt, ...] = ()
+    """Changes to some cells, applied in order."""
+    exclude: tuple[Exclusion, ...] = ()
+    """Cells that are not run; the tables show the reason."""
+    order: tuple[Cells, ...] = ()
+    """Most wanted cells first; the rest follows in seeded random order."""
+    reference: str = "ddp"
+    """The config whose matched run's losses the parity check compares with."""
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?", self.name):
+            raise SpecError(f"name: found {self.name!r}, expected lower-case letters, digits and inner . _ -")
+        if self.repeats < 1:
+            raise SpecError(f"repeats: found {self.repeats}, expected 1 or more")
+        for key in ("platforms", "configs", "arms"):
+            names = [getattr(value, "name", value) for value in getattr(self, key)]
+            if not names:
+                raise SpecError(f"{key}: found an empty list, expected at least one")
+            for name in names:
+                if names.count(name) > 1:
+                    raise SpecError(f"{key}: {name!r} is listed {names.count(name)} times; a cell may occur once")
+
+
+def parse_study(plain: dict[str, Any], default_name: str) -> Study:
+    """Decode a study from parsed YAML. Raises SpecError naming the key."""
+    return decode(Study, _normalise({"name": default_name} | plain))
+
+
+def _normalise(plain: dict[str, Any]) -> dict[str, Any]:
+    """Rewrite the short forms people write (a name for a list of one, a preset, `remedies: on`) into the full ones."""
+    full = dict(plain)
+    if isinstance(full.get("configs"), list):
+        full["configs"] = [{"name": c} if isinstance(c, str) else c for c in full["configs"]]
+    for key in ("overrides", "exclude", "order"):
+        if isinstance(full.get(key), list):
+            full[key] = [_list_axes(item) for item in full[key]]
+    protocol = full.get("protocol")
+    if isinstance(protocol, dict):
+        full["protocol"] = PROTOCOLS.get(protocol.get("preset", "careful"), {}) | protocol
+    # A section left empty in YAML is null: it means the defaults.
+    return {key: value for key, value in full.items() if value is not None}
+
+
+def _list_axes(item: Any) -> Any:
+    if not isinstance(item, dict):
+        return item
+    axes = {key: [item[key]] for key in ("platform", "config", "arm") if isinstance(item.get(key), str)}
+    return item | axes

@@ -1,0 +1,76 @@
+"""What the Snakemake rules ask: the options on the command line, and the spec, priority and GPUs of each attempt."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.matrix import Matrix
+from bench.store import parse_rerun, wanted
+from harness.contract.codec import nearest
+from harness.contract.errors import SpecError
+from harness.contract.spec import RunSpec
+
+OPTIONS = ("study", "rerun", "results")
+"""Keys of `snakemake --config`."""
+
+
+class SpecParameter(dict[str, Any]):
+    """A spec as a rule parameter: a plain dict whose text, as a shell command sees it, is JSON."""
+
+    def __str__(self) -> str:
+        return json.dumps(self, separators=(",", ":"))
+
+    def __format__(self, format_spec: str) -> str:
+        return format(str(self), format_spec)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Options:
+    """The parsed `--config` of a call."""
+
+    study: str
+    """Name of a study in config/, or a path to one."""
+    rerun: frozenset[str]
+    """Outcomes whose runs get their next attempt."""
+    results: str
+    """Folder of all results."""
+
+
+def parse_config(config: Mapping[str, Any]) -> Options:
+    """Check the `--config` keys. Raises SpecError for a key that nobody reads."""
+    for key in config:
+        if key not in OPTIONS:
+            raise SpecError(f"--config {key}=...: unknown key; {nearest(key, OPTIONS)}")
+    study = config.get("study") or "quick"
+    return Options(
+        study=str(study), rerun=parse_rerun(config.get("rerun")), results=str(config.get("results") or "results")
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The wanted attempts by their path below the study's folder, in the order to launch them."""
+
+    specs: dict[str, RunSpec]
+    _places: dict[str, int]
+
+    @classmethod
+    def of(cls, matrix: Matrix, results: Path, rerun: frozenset[str]) -> "Plan":
+        """Look at the results tree and decide which attempt of each run is wanted."""
+        specs = {spec.path(): spec for spec in wanted(results, matrix.runs, rerun)}
+        return cls(specs, {path: place for place, path in enumerate(specs)})
+
+    def spec(self, path: str) -> SpecParameter:
+        """The spec of an attempt, as a rule parameter."""
+        return SpecParameter(self.specs[path].to_json())
+
+    def priority(self, path: str) -> int:
+        """Snakemake's priority: earlier in the plan, higher."""
+        return len(self.specs) - self._places[path]
+
+    def gpus(self, path: str) -> int:
+        """GPUs the attempt holds."""
+        platform = self.specs[path].platform
+        return platform.world_size if platform.device == "cuda" else 0
