@@ -164,6 +164,8 @@ class RankExit:
     """null when it was ended by a signal or never reported."""
     signal: str | None = None
     """For example SIGKILL."""
+    at_s: float | None = None
+    """Unix time of the end, as the rank's wrapper saw it; null when it never reported."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,0 +1,145 @@
+"""One attempt: its tries, its record. Whatever happens to the ranks, a record is written."""
+
+import datetime
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from harness.contract.diagnosis import Diagnosis
+from harness.contract.outcome import Remedy, outcome
+from harness.contract.record import RECORD_VERSION, Measured, RankResult, Record, Try
+from harness.contract.spec import RunSpec
+from harness.diagnosis import diagnose_folder
+from harness.supervisor import collect, folder, launch, processes
+from harness.supervisor.environment import describe_environment
+from harness.supervisor.remedy import remedy_for
+from harness.supervisor.say import Teller, say
+from harness.supervisor.signals import Signals
+from harness.supervisor.telemetry import Telemetry
+from harness.supervisor.watch import Ending, watch
+
+PORT_CHOICES = 3
+"""Launches of one try when the chosen port was taken in the moment between choosing and binding it."""
+
+
+@dataclass
+class Attempt:
+    """Runs one spec in one folder."""
+
+    spec: RunSpec
+    out: Path
+    signals: Signals
+    teller: Teller
+    pod: int = 1
+    tries: list[Try] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    results: list[RankResult] = field(default_factory=list)
+    environment: dict[str, str] = field(default_factory=dict)
+    window_s: tuple[float, float] | None = None
+
+    def run(self) -> Record:
+        """Try, remedy, merge; returns the record, not yet written."""
+        started_at, started_s = _now(), time.monotonic()
+        deadline_s = started_s + self.spec.protocol.deadline_s
+        if self.spec.faults:
+            kinds = ", ".join(f.kind for f in self.spec.faults)
+            self.notes.append(f"FAULTS INJECTED ({kinds}): this is a test of failure, never a measurement")
+            say(self.notes[-1])
+        with Telemetry(self.spec, self.out / "telemetry.jsonl") as telemetry:
+            self._tries(deadline_s)
+        diagnosis = self.tries[-1].diagnosis
+        measured = self._measured(diagnosis, telemetry)
+        folder.tidy(self.out)
+        first = self.results[0] if self.results else None
+        return Record(
+            record_version=RECORD_VERSION,
+            source=None,
+            spec=self.spec,
+            spec_hash=self.spec.hash(),
+            outcome=diagnosis.outcome,
+            diagnosis=diagnosis,
+            started_at=started_at,
+            ended_at=_now(),
+            wall_s=time.monotonic() - started_s,
+            tries=tuple(self.tries),
+            measured=measured,
+            resolved=first.resolved if first else None,
+            environment=describe_environment(
+                self.environment, first.versions if first else {}, first.device_name if first else None
+            ),
+            files=folder.list_files(self.out),
+            pod=self.pod,
+            notes=tuple(self.notes),
+        )
+
+    def _tries(self, deadline_s: float) -> None:
+        remedy = None
+        while True:
+            diagnosis = self._try(remedy, deadline_s)
+            again = remedy_for(diagnosis, self.spec, self.environment)
+            if remedy or again is None or self.signals.cancelled or time.monotonic() >= deadline_s:
+                return
+            say(f"  {diagnosis.outcome}: {diagnosis.sentence}")
+            say(f"  trying once more with remedy {again.name}: {again.why}")
+            remedy = again
+
+    def _try(self, remedy: Remedy | None, deadline_s: float) -> Diagnosis:
+        index = len(self.tries) + 1
+        extra = remedy.environment if remedy else {}
+        place = self.out / f"try-{index}"
+        ending = self._launch(place, extra, deadline_s)
+        world_size = self.spec.platform.world_size
+        exits = collect.read_exits(place, world_size)
+        self.results = collect.read_results(place, world_size)
+        diagnosis = diagnose_folder(
+            place,
+            exits=exits,
+            launcher_exit_code=ending.launcher_exit_code,
+            completed=bool(self.results),
+            cancelled=ending.cancelled,
+        )
+        self.tries.append(
+            Try(
+                index=index,
+                remedy=remedy.name if remedy else None,
+                environment=dict(extra),
+                diagnosis=self._checked(diagnosis),
+                exits=exits,
+                launcher_exit_code=ending.launcher_exit_code,
+                wall_s=ending.wall_s,
+                last_step=ending.progress.step,
+                peak_allocated_bytes=ending.progress.peak_allocated_bytes,
+            )
+        )
+        return self.tries[-1].diagnosis
+
+    def _launch(self, place: Path, extra: dict[str, str], deadline_s: float) -> Ending:
+        for _ in range(PORT_CHOICES):
+            folder.empty(place)
+            self.environment = launch.rank_environment(self.spec, place, extra)
+            command = launch.launcher_command(self.spec, self.out / folder.SPEC, place)
+            launcher = processes.start(command, self.environment, place / "launcher.log")
+            ending = watch(launcher, self.spec, place, deadline_s, self.signals, self.teller.progress)
+            if self.spec.faults or ending.cancelled or not launch.port_was_taken(place):
+                break
+            self.notes.append("the chosen port was taken by another process; launched again with another")
+        self.window_s = ending.progress.window_s
+        if ending.stall:
+            self.notes.append(f"stalled: {ending.stall.sentence()}")
+        return ending
+
+    def _checked(self, diagnosis: Diagnosis) -> Diagnosis:
+        spot = collect.not_finite(self.results)
+        if diagnosis.outcome != "ok" or spot is None:
+            return diagnosis
+        sentence = f"{outcome('numerics').sentence} Rank {spot[0]}, step {spot[1]}."
+        return Diagnosis(outcome="numerics", confidence="high", culprit_rank=spot[0], sentence=sentence)
+
+    def _measured(self, diagnosis: Diagnosis, telemetry: Telemetry) -> Measured | None:
+        if diagnosis.outcome != "ok":
+            return None
+        return collect.merge(self.results, self.spec, telemetry.throttled(self.window_s))
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

@@ -1,0 +1,136 @@
+"""Merge what the ranks measured into the run's numbers."""
+
+import dataclasses
+import json
+import math
+import statistics
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from harness.contract.codec import decode
+from harness.contract.errors import SpecError
+from harness.contract.record import Measured, Memory, RankExit, RankResult, State, read_rank_result
+from harness.contract.spec import RunSpec
+
+T = TypeVar("T")
+UNSTABLE_P95_OVER_P50 = 1.5
+"""A timed window whose slow steps take this much longer than its median one is flagged `unstable`."""
+
+
+def read_results(folder: Path, world_size: int) -> list[RankResult]:
+    """Results of all ranks in order of rank; empty unless every rank left a valid one."""
+    try:
+        return [read_rank_result(folder / f"result-{rank}.json") for rank in range(world_size)]
+    except SpecError:
+        return []
+
+
+def read_exits(folder: Path, world_size: int) -> tuple[RankExit, ...]:
+    """How each rank's process ended, as its wrapper reported it; nulls where it could not."""
+    ranks = range(world_size)
+    return tuple(_read_exit(folder / f"exit-{rank}.json") or RankExit(rank=rank, exit_code=None) for rank in ranks)
+
+
+def _read_exit(path: Path) -> RankExit | None:
+    try:
+        return decode(RankExit, json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, SpecError):
+        return None
+
+
+def percentile(values: Iterable[float], share: float) -> float | None:
+    """Nearest-rank percentile: the smallest value with at least `share` of all values at or below it."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else None
+
+
+def merge(results: list[RankResult], spec: RunSpec, throttled: bool = False) -> Measured:
+    """The run's numbers: a step lasts as long as its slowest rank, a peak is that of the fullest rank."""
+    first = results[0]
+    step_time_s = max(r.window_s for r in results) / spec.protocol.timed_steps
+    step_times_s = _columns((r.step_times_s for r in results), max)
+    tokens_per_s = spec.tokens_per_step / step_time_s
+    mfu, mfu_causal = utilization(spec, first, tokens_per_s)
+    return Measured(
+        parameters=first.parameters,
+        step_time_s=step_time_s,
+        step_time_p50_s=statistics.median(step_times_s) if step_times_s else None,
+        step_time_p95_s=percentile(step_times_s, 0.95),
+        step_times_s=step_times_s,
+        warmup_step_times_s=_columns((r.warmup_step_times_s for r in results), max),
+        tokens_per_step=spec.tokens_per_step,
+        tokens_per_s=tokens_per_s,
+        tokens_per_s_per_gpu=tokens_per_s / spec.platform.world_size,
+        loss=_columns((r.loss for r in results), statistics.fmean),
+        grad_norm=_columns((r.grad_norm for r in results), _first_known),
+        memory=fullest([r.memory for r in results]),
+        memory_by_rank=[r.memory for r in results],
+        state=max((r.state for r in results if r.state), key=_state_bytes, default=None),
+        found=first.found,
+        startup_s={part: max(r.startup_s.get(part, 0.0) for r in results) for part in first.startup_s},
+        mfu=mfu,
+        mfu_causal=mfu_causal,
+        flags=flags(results, spec, step_times_s, throttled),
+        profile=merge_profiles([r.profile for r in results]),
+        preflight=first.preflight,
+        ledger=first.ledger,
+        search=first.search,
+        frontier=first.frontier,
+    )
+
+
+def fullest(memories: list[Memory]) -> Memory:
+    """Maximum over ranks, figure by figure; the peak's phase is that of the rank with the highest peak."""
+    top = max(memories, key=lambda m: m.peak_allocated_bytes or 0)
+    figures: dict[str, Any] = {"peak_phase": top.peak_phase}
+    for field in dataclasses.fields(Memory):
+        if field.name != "peak_phase":
+            known = [v for v in (getattr(m, field.name) for m in memories) if v is not None]
+            figures[field.name] = max(known, default=None)
+    return Memory(**figures)
+
+
+def flags(results: list[RankResult], spec: RunSpec, step_times_s: list[float], throttled: bool) -> tuple[str, ...]:
+    """What makes the numbers doubtful, in the order tables show it."""
+    p50, p95 = percentile(step_times_s, 0.5), percentile(step_times_s, 0.95)
+    profiled = all(r.profile is not None and not r.profile.get("error") for r in results)
+    found = {
+        "faults": bool(spec.faults),
+        "alloc_retries": any(r.memory.alloc_retries for r in results),
+        "throttled": throttled,
+        "unstable": bool(p50 and p95 and p95 > UNSTABLE_P95_OVER_P50 * p50),
+        "profile_failed": spec.protocol.profiled_steps > 0 and not profiled,
+    }
+    return tuple(name for name, holds in found.items() if holds)
+
+
+def not_finite(results: list[RankResult]) -> tuple[int, int] | None:
+    """(rank, step) of the first loss that is not a finite number; None when all are."""
+    for result in results:
+        for step, loss in enumerate(result.loss):
+            if not math.isfinite(loss):
+                return result.rank, step
+    return None
+
+
+def utilization(spec: RunSpec, result: RankResult, tokens_per_s: float) -> tuple[float | None, float | None]:
+    """MFU with attention counted in full and causally; (None, None) for an accelerator of unknown peak."""
+    return None, None
+
+
+def merge_profiles(profiles: list[dict[str, Any] | None]) -> dict[str, Any] | None:
+    """The profiled pass of rank 0."""
+    return profiles[0]
+
+
+def _columns(rows: Iterable[list[T]], reduce: Callable[[list[T]], T]) -> list[T]:
+    return [reduce(list(column)) for column in zip(*rows, strict=False)]
+
+
+def _first_known(values: list[float | None]) -> float | None:
+    return next((v for v in values if v is not None and math.isfinite(v)), None)
+
+
+def _state_bytes(state: State) -> int:
+    return state.parameter_bytes + state.gradient_bytes + state.optimizer_bytes

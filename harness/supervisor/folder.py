@@ -1,0 +1,152 @@
+"""The folder of one attempt: locked while in use, cleaned of unfinished work, finished by its record."""
+
+import contextlib
+import errno
+import fcntl
+import gzip
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from harness.contract.errors import DeliveryError, SpecError
+from harness.contract.record import File, Record, read_record
+from harness.contract.spec import RunSpec
+
+RECORD = "record.json"
+SPEC = "spec.json"
+RESERVE = ".reserve"
+RESERVE_BYTES = 2**20
+"""Held from the start so that the record still fits when the run has filled the disk."""
+COMPRESS_FROM_BYTES = 2**20
+
+
+@contextlib.contextmanager
+def locked(out: Path) -> Iterator[None]:
+    """Hold the folder for this process; wait for another supervisor that holds it. The lock ends with its holder."""
+    out.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(out, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"another supervisor is working in {out}; waiting for it", flush=True)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def finished(out: Path, spec: RunSpec) -> Record | None:
+    """The record in `out` if it is complete and every file of its list holds; None otherwise.
+
+    Raises SpecError when the folder holds the finished record of another spec.
+    """
+    if not (out / RECORD).exists():
+        return None
+    try:
+        record = read_record(out / RECORD)
+    except SpecError:
+        return None
+    if any(not _holds(out, file) for file in record.files):
+        return None
+    if record.spec_hash != spec.hash():
+        found, expected = record.spec_hash[:12], spec.hash()[:12]
+        raise SpecError(f"{out}: holds the finished record of spec {found}, not of {expected}; name another folder")
+    return record
+
+
+def prepare(out: Path, spec: RunSpec) -> None:
+    """Remove what an unfinished attempt left and write the spec; files of other origin are left alone."""
+    for name in (RECORD, SPEC, RESERVE, "telemetry.jsonl"):
+        (out / name).unlink(missing_ok=True)
+    for folder in out.glob("try-*"):
+        shutil.rmtree(folder)
+    write_atomically(out / SPEC, json.dumps(spec.to_json(), indent=1) + "\n")
+    descriptor = os.open(out / RESERVE, os.O_WRONLY | os.O_CREAT, 0o600)
+    try:
+        os.posix_fallocate(descriptor, 0, RESERVE_BYTES)
+    finally:
+        os.close(descriptor)
+
+
+def empty(place: Path) -> None:
+    """A fresh folder for one launch of a try."""
+    shutil.rmtree(place, ignore_errors=True)
+    (place / "flight-recorder").mkdir(parents=True)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Put `text` at `path` in one step: readers see the old file, none or the whole new one."""
+    part = path.with_name(path.name + ".part")
+    try:
+        with open(part, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
+    descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_record(out: Path, record: Record) -> str:
+    """Write the record last and return its text. Raises DeliveryError when the disk refuses it."""
+    text = json.dumps(record.to_json(), indent=1, allow_nan=False)
+    (out / RESERVE).unlink(missing_ok=True)
+    try:
+        write_atomically(out / RECORD, text + "\n")
+    except OSError as error:
+        raise DeliveryError(f"{out / RECORD}: not written: {error.strerror}; free space and run again") from None
+    return text
+
+
+def list_files(out: Path) -> tuple[File, ...]:
+    """Every file of ours beside the record, with size and checksum, in order of path."""
+    paths = [out / SPEC, out / "telemetry.jsonl", *out.glob("try-*/**/*")]
+    return tuple(_describe(out, path) for path in sorted(paths) if path.is_file() and not path.is_symlink())
+
+
+def tidy(out: Path) -> None:
+    """Replace logs over 1 MiB by .gz and drop empty folders; a log stays as it is without room for the copy."""
+    for place in out.glob("try-*/flight-recorder"):
+        with contextlib.suppress(OSError):
+            place.rmdir()
+    for path in out.glob("try-*/*.log"):
+        if path.stat().st_size <= COMPRESS_FROM_BYTES:
+            continue
+        packed = path.with_name(path.name + ".gz")
+        try:
+            with open(path, "rb") as source, open(packed, "wb") as raw, _gzip(raw) as target:
+                shutil.copyfileobj(source, target, 2**20)
+        except OSError as error:
+            packed.unlink(missing_ok=True)
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise
+        else:
+            path.unlink()
+
+
+def _gzip(raw: BinaryIO) -> gzip.GzipFile:
+    return gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=raw, mtime=0)
+
+
+def _describe(out: Path, path: Path) -> File:
+    with open(path, "rb") as file:
+        checksum = hashlib.file_digest(file, "sha256").hexdigest()
+    return File(path=path.relative_to(out).as_posix(), size_bytes=path.stat().st_size, sha256=checksum)
+
+
+def _holds(out: Path, file: File) -> bool:
+    path = out / file.path
+    if not path.resolve().is_relative_to(out.resolve()):
+        return False
+    return path.is_file() and path.stat().st_size == file.size_bytes and _describe(out, path) == file

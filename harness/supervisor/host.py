@@ -1,0 +1,65 @@
+"""What this host gives the run: cores it may really use, model names, memory, driver."""
+
+import math
+import os
+import platform
+import re
+from pathlib import Path
+from typing import Any
+
+from harness.contract.units import GIB
+
+CGROUP_CPU = Path("/sys/fs/cgroup/cpu.max")
+CGROUP_MEMORY = Path("/sys/fs/cgroup/memory.max")
+
+
+def usable_cores() -> int:
+    """Cores this process may run on: its affinity, cut by the container's CPU quota."""
+    cores = len(os.sched_getaffinity(0))
+    quota, _, period = _read(CGROUP_CPU).partition(" ")
+    if quota.isdigit() and period.strip().isdigit():
+        cores = min(cores, max(1, math.floor(int(quota) / int(period))))
+    return cores
+
+
+def memory_gib() -> float:
+    """Host memory this process may use, in GiB: physical, cut by the container's limit."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = _read(CGROUP_MEMORY).strip()
+    if limit.isdigit():
+        total = min(total, int(limit))
+    return round(total / GIB, 2)
+
+
+def cpu_model() -> str | None:
+    """Name of the CPU as the kernel reports it; None where it does not."""
+    found = re.search(r"^model name\s*:\s*(.+)$", _read(Path("/proc/cpuinfo")), re.MULTILINE)
+    return found.group(1).strip() if found else platform.processor() or None
+
+
+def gpu_driver() -> str | None:
+    """Version of the NVIDIA kernel driver; None without one."""
+    found = re.search(r"Kernel Module\D*(\d+\.[\d.]+)", _read(Path("/proc/driver/nvidia/version")))
+    return found.group(1) if found else None
+
+
+def host_facts() -> dict[str, Any]:
+    """Facts that change speed. No host name, user or path."""
+    return {
+        "cpu_model": cpu_model(),
+        "cores": usable_cores(),
+        "cores_of_machine": os.cpu_count(),
+        "memory_gib": memory_gib(),
+        "numa_nodes": len(list(Path("/sys/devices/system/node").glob("node[0-9]*"))) or None,
+        "kernel": platform.release(),
+        "architecture": platform.machine(),
+        "python": platform.python_version(),
+        "gpu_driver": gpu_driver(),
+    }
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,109 @@
+"""How the ranks of one try are started: the launcher's command line and every rank's environment."""
+
+import base64
+import json
+import os
+import random
+import socket
+import sys
+from pathlib import Path
+
+from harness.contract.codec import nearest
+from harness.contract.errors import SpecError
+from harness.contract.spec import RunSpec
+from harness.supervisor.host import usable_cores
+
+SOURCE_ROOT = Path(__file__).resolve().parents[2]
+PORTS = range(15000, 30000)
+"""Below Linux's ephemeral range (32768 and up), so that no outgoing connection can take a chosen port."""
+
+
+def free_port() -> int:
+    """A TCP port of this host that nobody listens on now. Raises OSError when none can be found."""
+    for port in random.SystemRandom().sample(PORTS, 200):
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise OSError(f"no free TCP port found in {PORTS.start}-{PORTS.stop - 1} after 200 tries")
+
+
+def worker_command(spec_path: Path, folder: Path) -> list[str]:
+    """The module and arguments that a launcher runs once per rank, after its own interpreter."""
+    worker = [sys.executable, "-u", "-m", "harness.worker", "--spec", str(spec_path), "--out", str(folder)]
+    return ["harness.supervisor.rank", str(folder), *worker]
+
+
+def torchrun_command(world_size: int, module: list[str]) -> list[str]:
+    """torchrun on this host; it finds a free port itself."""
+    options = ["--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={world_size}", "--module"]
+    return [sys.executable, "-m", "torch.distributed.run", *options, *module]
+
+
+def deepspeed_command(world_size: int, module: list[str]) -> list[str]:
+    """DeepSpeed's per-node launcher, as its `deepspeed` command starts it on one host.
+
+    Calling it directly spares the runner's own import of torch and DeepSpeed; `--local_rank=N` is
+    still injected after the module's name.
+    """
+    world = base64.urlsafe_b64encode(json.dumps({"localhost": list(range(world_size))}).encode()).decode()
+    options = [f"--world_info={world}", "--master_addr=127.0.0.1", f"--master_port={free_port()}", "--module"]
+    return [sys.executable, "-m", "deepspeed.launcher.launch", *options, *module]
+
+
+LAUNCHERS = {"torchrun": torchrun_command, "deepspeed": deepspeed_command}
+
+
+def launcher_command(spec: RunSpec, spec_path: Path, folder: Path) -> list[str]:
+    """The whole command of one try. Raises SpecError for a launcher that is not known."""
+    name = spec.engine.launcher
+    if name not in LAUNCHERS:
+        raise SpecError(f"engine.launcher: found {name!r}; {nearest(name, tuple(LAUNCHERS))}")
+    return LAUNCHERS[name](spec.platform.world_size, worker_command(spec_path, folder))
+
+
+def extensions_folder() -> str:
+    """Where DeepSpeed's compiled operators live: inside the environment unless the caller says otherwise."""
+    return os.environ.get("TORCH_EXTENSIONS_DIR") or str(Path(sys.prefix) / "torch_extensions")
+
+
+def rank_environment(spec: RunSpec, folder: Path, remedy: dict[str, str]) -> dict[str, str]:
+    """Environment of the launcher and so of every rank: ambient, then ours, then the spec's, then the remedy's."""
+    environment = dict(os.environ)
+    path = [str(SOURCE_ROOT), environment.get("PYTHONPATH", "")]
+    cores = min(usable_cores(), spec.platform.cpus or usable_cores())
+    environment |= {
+        "PYTHONPATH": os.pathsep.join(p for p in path if p),
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONFAULTHANDLER": "1",
+        "TORCH_EXTENSIONS_DIR": extensions_folder(),
+        "HARNESS_SUPERVISOR_PID": str(os.getpid()),
+        # torchrun would set 1 and the deepspeed launcher nothing: one rule for both, a fair share of the cores.
+        "OMP_NUM_THREADS": str(max(1, cores // spec.platform.world_size)),
+        # Without a GPU, DeepSpeed probes for one; saying so spares the probe and its warning.
+        **({"DS_ACCELERATOR": "cpu"} if spec.platform.device == "cpu" else flight_recorder(folder)),
+    }
+    return environment | spec.environment | remedy
+
+
+def flight_recorder(folder: Path) -> dict[str, str]:
+    """Settings that make NCCL dump its last collectives into the try's folder, on time-out or on request."""
+    prefix = str(folder / "flight-recorder" / "rank_")
+    return {
+        "TORCH_FR_BUFFER_SIZE": "2000",
+        "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+        "TORCH_FR_DUMP_TEMP_FILE": prefix,
+        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": prefix,
+        "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": prefix,
+    }
+
+
+def port_was_taken(folder: Path) -> bool:
+    """Whether a rank found the chosen rendezvous port in use before the first step."""
+    for path in folder.glob("rank-*.log"):
+        text = path.read_text(encoding="utf-8", errors="replace")[-20_000:]
+        if "EADDRINUSE" in text or ("DistNetworkError" in text and "already in use" in text):
+            return True
+    return False
