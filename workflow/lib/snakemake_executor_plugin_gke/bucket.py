@@ -1,0 +1,106 @@
+"""The one file of the executor that talks to the bucket: list what is there, fetch what is finished."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import requests
+from google.api_core import exceptions as api
+from google.api_core.retry import Retry
+from google.auth import exceptions as auth
+from google.cloud import storage
+from google.cloud.storage.exceptions import DataCorruption
+from google.cloud.storage.retry import DEFAULT_RETRY
+
+from .errors import Refused, Unavailable
+
+TIMEOUT_S = (5.0, 15.0)
+RETRY: Retry = DEFAULT_RETRY.with_timeout(20.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """One object: its generation changes whenever its content does."""
+
+    name: str
+    generation: int
+
+
+class Bucket:
+    """The objects below gs://bucket/prefix; names are relative to the prefix."""
+
+    def __init__(self, url: str) -> None:
+        name, _, prefix = url.removeprefix("gs://").partition("/")
+        self.url = url.rstrip("/")
+        self.calls: dict[str, int] = {}
+        self._prefix = f"{prefix.rstrip('/')}/" if prefix.rstrip("/") else ""
+        try:
+            self._client = storage.Client()
+        except auth.GoogleAuthError as error:
+            raise Refused(
+                f"bucket {self.url}: no credentials: {error} (run gcloud auth application-default login)"
+            ) from None
+        self._bucket = self._client.bucket(name)
+
+    def list(self, study: str, names: tuple[str, ...]) -> dict[str, Blob]:
+        """Objects below a study whose last part is one of `names`, in one LIST a page of 1000 objects."""
+        blobs: dict[str, Blob] = {}
+        with _sorted_errors(self, "list objects"):
+            pages = self._client.list_blobs(
+                self._bucket, prefix=f"{self._prefix}{study}/",
+                fields="items(name,generation),nextPageToken", timeout=TIMEOUT_S, retry=RETRY,
+                # Filters on the server what the stem below filters again for servers that ignore it.
+                match_glob=f"{self._prefix}{study}/**/{{{','.join(names)}}}",
+            )  # fmt: skip
+            for blob in pages:
+                if blob.name.rpartition("/")[2] in names:
+                    relative = blob.name.removeprefix(self._prefix)
+                    blobs[relative] = Blob(relative, int(blob.generation or 0))
+        return blobs
+
+    def read(self, name: str) -> bytes:
+        """The content of a small object. Raises Unavailable, Refused."""
+        with _sorted_errors(self, f"read {name}"):
+            content: bytes = self._blob(name).download_as_bytes(timeout=TIMEOUT_S, retry=RETRY)
+        return content
+
+    def fetch(self, name: str, path: Path) -> None:
+        """Download an object, its checksum verified, to `path`. Raises Unavailable, Refused."""
+        with _sorted_errors(self, f"read {name}"):
+            self._blob(name).download_to_filename(str(path), timeout=TIMEOUT_S, retry=RETRY)
+
+    def _blob(self, name: str) -> Any:
+        return self._bucket.blob(f"{self._prefix}{name}")
+
+
+class _sorted_errors:
+    """Turns the client library's many exceptions into Unavailable and Refused."""
+
+    def __init__(self, bucket: Bucket, what: str) -> None:
+        self._bucket, self._what = bucket, what
+
+    def __enter__(self) -> None:
+        what = self._what.split()[0]
+        self._bucket.calls[what] = self._bucket.calls.get(what, 0) + 1
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        text = f"bucket {self._bucket.url}: {self._what}: {error}"
+        match error:
+            case None:
+                return
+            case api.Forbidden() | api.Unauthorized():
+                raise Refused(
+                    f"{text}: permission denied: the account needs roles/storage.objectUser on the bucket"
+                ) from None
+            case api.NotFound():
+                raise Refused(f"{text}: not found: check --gke-bucket") from None
+            case api.RetryError():
+                raise Unavailable(f"{text}: {error.cause}") from None
+            case auth.RefreshError():
+                raise Refused(f"{text}: credentials expired: run gcloud auth application-default login") from None
+            case api.TooManyRequests() | api.ServerError() | auth.TransportError() | DataCorruption():
+                raise Unavailable(text) from None
+            case api.GoogleAPICallError():
+                raise Refused(text) from None
+            case requests.RequestException() | OSError():
+                raise Unavailable(text) from None

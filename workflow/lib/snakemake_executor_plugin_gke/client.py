@@ -1,0 +1,156 @@
+"""The one file that talks to Kubernetes: plain JSON in, plain JSON out, errors sorted into two kinds.
+
+Answers are taken as JSON, not as the client's model objects: a LIST of 500 Jobs costs a tenth of the
+time and memory. Retries are urllib3's, on every method: a name is a function of its spec, so a create
+that is sent twice meets itself as 409.
+"""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import urllib3
+from kubernetes import client, config
+from kubernetes.client.rest import ApiException
+
+from .errors import Refused, Unavailable
+
+CONNECT_S, READ_S = 5.0, 30.0
+RETRIES = 4
+RETRY_STATUS = (429, 500, 502, 503, 504)
+UNAUTHORIZED, CONFLICT, NOT_FOUND = 401, 409, 404
+
+
+class Cluster:
+    """The Jobs of one namespace, and what explains them."""
+
+    def __init__(self, namespace: str, context: str | None = None) -> None:
+        self.namespace = namespace
+        self.calls: dict[str, int] = {}
+        configuration = _configuration(context)
+        api = client.ApiClient(configuration)
+        self._host = configuration.host
+        self._batch, self._core = client.BatchV1Api(api), client.CoreV1Api(api)
+
+    def jobs(self, selector: str) -> dict[str, dict[str, Any]]:
+        """Every Job of the selector by name, in one LIST. Raises Unavailable, Refused."""
+        answer = self._ask("list jobs", self._batch.list_namespaced_job, self.namespace, label_selector=selector)
+        return {job["metadata"]["name"]: job for job in answer["items"]}
+
+    def create(self, manifest: dict[str, Any], *, dry_run: bool = False) -> bool:
+        """Create a Job; False when one of that name exists. Raises Unavailable, Refused."""
+        options = {"dry_run": "All"} if dry_run else {}
+        try:
+            self._ask(
+                "create job", self._batch.create_namespaced_job, self.namespace, manifest,
+                field_validation="Strict", **options,
+            )  # fmt: skip
+        except _Conflict:
+            return False
+        return True
+
+    def delete(self, name: str) -> None:
+        """Delete a Job and, in the background, its pods; a Job that is gone is fine. Raises Unavailable, Refused."""
+        try:
+            self._ask(
+                "delete job", self._batch.delete_namespaced_job, name, self.namespace, propagation_policy="Background"
+            )
+        except _NotFound:
+            return
+
+    def pods(self, selector: str) -> list[dict[str, Any]]:
+        """Every pod of the selector, in one LIST. Raises Unavailable, Refused."""
+        answer = self._ask("list pods", self._core.list_namespaced_pod, self.namespace, label_selector=selector)
+        items: list[dict[str, Any]] = answer["items"]
+        return items
+
+    def events(self, about: str = "involvedObject.kind=Pod") -> list[dict[str, Any]]:
+        """Events of a field selector, in one LIST. Raises Unavailable, Refused."""
+        answer = self._ask("list events", self._core.list_namespaced_event, self.namespace, field_selector=about)
+        items: list[dict[str, Any]] = answer["items"]
+        return items
+
+    def node(self, name: str) -> dict[str, Any] | None:
+        """A node; None when it is gone. Raises Unavailable, Refused."""
+        try:
+            return self._ask("read node", self._core.read_node, name)
+        except _NotFound:
+            return None
+
+    def log(self, pod: str, tail_lines: int) -> str | None:
+        """The last lines of a pod's log; None when the pod or its log is gone. Raises Unavailable, Refused."""
+        try:
+            return self._text(
+                "read log", self._core.read_namespaced_pod_log, pod, self.namespace,
+                container="harness", tail_lines=tail_lines,
+            )  # fmt: skip
+        except (_NotFound, Refused):  # a container that never started answers 400
+            return None
+
+    def _ask(self, what: str, call: Callable[..., Any], *arguments: Any, **options: Any) -> dict[str, Any]:
+        text = self._text(what, call, *arguments, **options)
+        try:
+            answer: dict[str, Any] = json.loads(text)
+        except ValueError:
+            raise Unavailable(f"cluster: {what}: found an answer that is not JSON: {text[:80]!r}") from None
+        return answer
+
+    def _text(self, what: str, call: Callable[..., Any], *arguments: Any, **options: Any) -> str:
+        self.calls[what] = self.calls.get(what, 0) + 1
+        try:
+            answer = call(*arguments, _preload_content=False, _request_timeout=(CONNECT_S, READ_S), **options)
+            text: str = answer.data.decode("utf-8", "replace")
+        except ApiException as error:
+            raise _sorted(what, error) from None
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise Unavailable(f"cluster {self._host}: {what}: {_short(error)}") from None
+        return text
+
+
+class _Conflict(Refused):
+    """409."""
+
+
+class _NotFound(Refused):
+    """404."""
+
+
+def _sorted(what: str, error: ApiException) -> Exception:
+    try:
+        said = json.loads(error.body)["message"]
+    except (TypeError, ValueError, KeyError):
+        said = error.reason or "no reason given"
+    text = f"cluster: {what}: {error.status}: {said}"
+    if error.status == CONFLICT:
+        return _Conflict(text)
+    if error.status == NOT_FOUND:
+        return _NotFound(text)
+    if error.status is None or error.status in RETRY_STATUS or error.status == 0:
+        return Unavailable(text)
+    if error.status == UNAUTHORIZED:
+        text += " (credentials are missing or expired: gcloud container clusters get-credentials)"
+    return Refused(text)
+
+
+def _short(error: BaseException) -> str:
+    reason = getattr(error, "reason", None) or error
+    return f"{type(reason).__name__}: {str(reason)[:200]}"
+
+
+def _configuration(context: str | None) -> client.Configuration:
+    configuration = client.Configuration()
+    try:
+        config.load_kube_config(context=context, client_configuration=configuration)
+    except config.ConfigException as error:
+        try:
+            config.load_incluster_config(client_configuration=configuration)
+        except config.ConfigException:
+            raise Refused(
+                f"no cluster to talk to: {error}; run gcloud container clusters get-credentials CLUSTER, "
+                "or set KUBECONFIG, or name another --gke-context"
+            ) from None
+    configuration.retries = urllib3.Retry(
+        total=RETRIES, backoff_factor=0.5, status_forcelist=RETRY_STATUS, allowed_methods=None, raise_on_status=False
+    )
+    configuration.connection_pool_maxsize = 16
+    return configuration

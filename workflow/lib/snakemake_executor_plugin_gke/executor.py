@@ -1,0 +1,139 @@
+"""Snakemake's side of the executor: hooks in, callbacks out. What happens to a Job is in fleet.py."""
+
+import asyncio
+import json
+import signal
+import threading
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from snakemake_interface_common.exceptions import WorkflowError
+from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
+from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
+
+from harness.contract.errors import SpecError
+from harness.contract.spec import parse_spec
+
+from .errors import RemoteError
+from .fleet import Attempt, Ended, Fleet
+from .settings import ExecutorSettings, check_settings
+
+DETACH_S = 1.0
+"""How long a detaching client waits for a poll that is under way."""
+TICK_S = 0.1
+
+
+class Executor(RemoteExecutor):
+    """One Snakemake job is one Kubernetes Job, found again by its name."""
+
+    def __post_init__(self) -> None:
+        self.settings: ExecutorSettings = self.workflow.executor_settings
+        check_settings(self.settings)
+        self._fleet: Fleet | None = None
+        self._stopped = threading.Event()
+        self._infos: dict[str, SubmittedJobInfo] = {}
+        """Unfinished jobs by Job name: the base class's list is empty while a poll is under way."""
+
+    def run_jobs(self, jobs: list[Any]) -> None:
+        """Submit, adopt or collect a batch: two LISTs in all, then one create for each missing Job."""
+        # Snakemake's own SIGTERM handler waits for every job to end, which here can be days.
+        for name in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(name, signal.default_int_handler)
+        immediate = self.workflow.remote_execution_settings.immediate_submit
+        attempts = []
+        for job in jobs:
+            self.run_job_pre(job)
+            attempt = self._attempt(job)
+            self._infos[attempt.name] = SubmittedJobInfo(job, external_jobid=attempt.name)
+            attempts.append(attempt)
+        try:
+            ended = self._ready().submit(attempts, must_succeed=immediate)
+        except RemoteError as error:
+            raise WorkflowError(str(error)) from None
+        over = {e.attempt.name for e in ended}
+        for attempt in attempts:
+            if attempt.name not in over:
+                self.report_job_submission(self._infos[attempt.name])
+        self._report(ended)
+
+    def run_job(self, job: Any) -> None:
+        """Submit one job."""
+        self.run_jobs([job])
+
+    async def check_active_jobs(self, active_jobs: list[SubmittedJobInfo]) -> AsyncIterator[SubmittedJobInfo]:
+        """One poll. Nothing but a definite end takes a job out of the list."""
+        ended: list[Ended] = []
+        if active_jobs and not self._stopped.is_set():
+            try:
+                ended = self._ready().poll([i.external_jobid for i in active_jobs])
+            except Exception as error:  # whatever it is, a poll that failed says nothing about the Jobs
+                self.logger.warning(f"gke: poll failed, every Job is kept: {type(error).__name__}: {error}")
+        over = {e.attempt.name for e in ended}
+        self._report(ended)
+        for info in active_jobs:
+            if info.external_jobid not in over:
+                yield info
+
+    def cancel_jobs(self, active_jobs: list[SubmittedJobInfo]) -> None:
+        """Ctrl-C, TERM, HUP, or an error of the scheduler: leave the Jobs running unless told to delete them."""
+        self._stopped.set()
+        names = list(self._infos)
+        if self._fleet is None or not names:
+            return
+        if self.settings.on_exit == "cancel":
+            self.logger.info(f"gke: deleting {len(names)} unfinished Jobs (--gke-on-exit cancel)")
+            self._fleet.cancel(names)
+        else:
+            self.logger.info(f"gke: detached; {len(names)} Jobs go on; the same command adopts them")
+
+    def shutdown(self) -> None:
+        """End the poll thread without waiting for a call that hangs."""
+        self._stopped.set()
+        self.wait = False
+        self.wait_thread.join(DETACH_S)
+        if not self.wait_thread.is_alive():
+            super().shutdown()
+
+    async def sleep(self) -> None:
+        """Wait for the next poll, but end at once when the client detaches."""
+        until = time.monotonic() + self.settings.poll_interval
+        while time.monotonic() < until and not self._stopped.is_set():
+            await asyncio.sleep(TICK_S)
+
+    def _ready(self) -> Fleet:
+        if self._fleet is None:
+            # Lazy: Snakemake imports every plugin at every start, and these two are heavy.
+            from .bucket import Bucket
+            from .client import Cluster
+
+            cluster = Cluster(self.settings.namespace, self.settings.context)
+            self._fleet = Fleet(cluster, Bucket(self.settings.bucket or ""), self.settings, self.logger.info)
+        return self._fleet
+
+    def _attempt(self, job: Any) -> Attempt:
+        if job.is_group():
+            raise WorkflowError("executor gke: group jobs are not supported: one Job is one run")
+        params = json.loads(job.properties()).get("params")
+        if params is None:
+            raise WorkflowError(f"rule {job.name}: one of its params is not JSON, so Snakemake passes none of them")
+        if "spec" not in params:
+            raise WorkflowError(f"rule {job.name}: found params {sorted(params)}, but executor gke needs params.spec")
+        records = [Path(str(o)) for o in job.output if Path(str(o)).name == "record.json"]
+        if len(records) != 1:
+            raise WorkflowError(f"rule {job.name}: expected one output named record.json, found {len(records)}")
+        try:
+            return Attempt(parse_spec(params["spec"]), records[0].parent)
+        except SpecError as error:
+            raise WorkflowError(f"rule {job.name}: params.spec: {error}") from None
+
+    def _report(self, ended: list[Ended]) -> None:
+        for end in ended:
+            info = self._infos.pop(end.attempt.name)
+            if end.error is None:
+                self.report_job_success(info)
+            else:
+                self.report_job_error(info, msg=f"{end.error}\n")
+
+

@@ -1,0 +1,126 @@
+"""What a Job's, pod's and event's JSON means for a person: pure functions, no clock, no network."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+Json = dict[str, Any]
+
+SCHEDULING_REASONS = ("FailedScheduling", "NotTriggerScaleUp", "TriggeredScaleUp", "FailedScaleUp", "Preempted")
+"""Event reasons of the scheduler and of the cluster autoscaler that explain a wait."""
+START_FAILURES = (
+    "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable",
+    "CreateContainerConfigError", "CreateContainerError", "RunContainerError",
+)  # fmt: skip
+"""Waiting reasons of a container that will not start unless somebody changes something."""
+
+
+class Phase(Enum):
+    """Where a Job stands."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    SUSPENDED = "suspended"
+    DELETING = "deleting"
+    COMPLETE = "complete"
+    FAILED = "failed"
+
+
+def phase(job: Json) -> Phase:
+    """Where a Job stands, from its own status alone."""
+    status = job.get("status") or {}
+    met = {c["type"] for c in status.get("conditions") or () if c.get("status") == "True"}
+    if "Complete" in met:
+        return Phase.COMPLETE
+    if "Failed" in met:
+        return Phase.FAILED
+    if job["metadata"].get("deletionTimestamp"):
+        return Phase.DELETING
+    if "Suspended" in met or job["spec"].get("suspend"):
+        return Phase.SUSPENDED
+    return Phase.RUNNING if status.get("ready") else Phase.WAITING
+
+
+def failure_words(job: Json) -> str:
+    """Why the Job controller failed a Job, in its own words."""
+    for condition in (job.get("status") or {}).get("conditions") or ():
+        if condition["type"] == "Failed" and condition.get("status") == "True":
+            return f"{condition.get('reason', 'Failed')}: {condition.get('message', '')}".strip(": ")
+    return "Failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a pod waits."""
+
+    text: str
+    """In the words of whoever decides: scheduler, autoscaler, kubelet, queue."""
+    count: int = 1
+    """How often they said so."""
+    since: str = ""
+    """UTC timestamp of the first time, as the cluster's clock has it."""
+    stuck: bool = False
+    """True when the pod has a node but its container cannot start."""
+
+
+def job_of(pod: Json) -> str:
+    """Name of the Job a pod belongs to."""
+    name: str = (pod["metadata"].get("labels") or {}).get("batch.kubernetes.io/job-name", "")
+    return name
+
+
+def newest(pods: Iterable[Json]) -> Json | None:
+    """The pod created last, of one Job."""
+    return max(pods, key=lambda p: (p["metadata"]["creationTimestamp"], p["metadata"]["name"]), default=None)
+
+
+def waiting_reason(pod: Json | None, events: Iterable[Json], job: Json) -> Reason:
+    """Why the newest pod of a Job is not running."""
+    if phase(job) is Phase.SUSPENDED:
+        return Reason("suspended: the queue has not admitted it", since=job["metadata"]["creationTimestamp"])
+    if pod is None:
+        return Reason("the Job controller has not made its pod yet", since=job["metadata"]["creationTimestamp"])
+    created = pod["metadata"]["creationTimestamp"]
+    for state in container_states(pod):
+        waiting = state.get("waiting") or {}
+        if waiting.get("reason") in START_FAILURES:
+            return Reason(f"{waiting['reason']}: {waiting.get('message', '')}".strip(": "), since=created, stuck=True)
+    if pod["spec"].get("nodeName"):
+        return Reason(f"starting on {pod['spec']['nodeName']}", since=created)
+    about = [e for e in events if e["involvedObject"].get("uid") == pod["metadata"]["uid"]]
+    said = max((e for e in about if e.get("reason") in SCHEDULING_REASONS), key=event_time, default=None)
+    if said is not None:
+        return Reason(f"{said['reason']}: {said.get('message', '')}", event_count(said), first_time(said) or created)
+    for condition in (pod.get("status") or {}).get("conditions") or ():
+        if condition["type"] == "PodScheduled" and condition.get("status") != "True":
+            text = f"{condition.get('reason', 'Unscheduled')}: {condition.get('message', '')}".strip(": ")
+            return Reason(text, since=condition.get("lastTransitionTime") or created)
+    return Reason("waiting for the scheduler", since=created)
+
+
+def container_states(pod: Json) -> list[Json]:
+    """The current state of each container of a pod."""
+    status = pod.get("status") or {}
+    return [c.get("state") or {} for c in status.get("containerStatuses") or ()]
+
+
+def event_time(event: Json) -> str:
+    """When an event was last seen; both event APIs, one clock format."""
+    series = event.get("series") or {}
+    return series.get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime") or ""
+
+
+def first_time(event: Json) -> str:
+    """When an event was first seen."""
+    return event.get("firstTimestamp") or event.get("eventTime") or ""
+
+
+def event_count(event: Json) -> int:
+    """How often an event was seen."""
+    return int((event.get("series") or {}).get("count") or event.get("count") or 1)
+
+
+def clock(timestamp: str) -> str:
+    """`2026-11-30T10:02:11Z` as `11-30 10:02Z`."""
+    return f"{timestamp[5:10]} {timestamp[11:16]}Z" if len(timestamp) >= 16 else timestamp
