@@ -18,6 +18,7 @@ import time
 from harness.supervisor.deathsig import die_with_parent
 
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+AWAITED = (*FORWARDED, signal.SIGCHLD)
 FAILED_EXEC = 127
 
 
@@ -31,16 +32,22 @@ def main() -> None:
     rank = int(os.environ["RANK"])
     # A core file of a training process is as large as its memory.
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-    signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
-    child = _start(f"{folder}/rank-{rank}.log", command)
-    for number in FORWARDED:
-        signal.signal(number, lambda received, frame: os.kill(child, received))
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
-    _, status = os.waitpid(child, 0)
-    for number in FORWARDED:
-        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)
+    status = _follow(_start(f"{folder}/rank-{rank}.log", command))
     _report(folder, rank, status)
     _end_alike(status)
+
+
+def _follow(child: int) -> int:
+    # Waited for and never handled: a signal cannot come between the child's end and our taking note of it.
+    while True:
+        number = signal.sigwait(AWAITED)
+        if number != signal.SIGCHLD:
+            os.kill(child, number)
+            continue
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return status
 
 
 def _arguments(given: list[str]) -> tuple[str, list[str]]:
@@ -59,7 +66,7 @@ def _start(log: str, command: list[str]) -> int:
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(descriptor, 1)
         os.dup2(descriptor, 2)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, AWAITED)
         os.execvp(command[0], command)
     except OSError as error:
         os.write(2, f"cannot start {command[0]}: {error}\n".encode())
@@ -89,6 +96,7 @@ def _end_alike(status: int) -> None:
         number = os.WTERMSIG(status)
         if number not in (signal.SIGKILL, signal.SIGSTOP):
             signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
         os.kill(os.getpid(), number)
     os._exit(os.WEXITSTATUS(status))
 
