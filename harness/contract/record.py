@@ -179,7 +179,8 @@ class Try:
     diagnosis: Diagnosis
     exits: tuple[RankExit, ...]
     launcher_exit_code: int | None
-    wall_s: float
+    wall_s: float | None
+    """null: a cited source gives none."""
     last_step: int | None
     """Last step any rank reported, 0-based; null when none began."""
     peak_allocated_bytes: int | None = None

@@ -76,11 +76,10 @@ def write_text(path: Path, text: str) -> None:
     os.replace(part, path)
 
 
-def find_named(kind: str, name: str, folder: Path, suffix: str) -> Path:
+def find_named(kind: str, name: str, folder: Path, suffix: str, skip: str | None = None) -> Path:
     """The file of that name in a folder. Raises SpecError listing what there is."""
     path = folder / f"{name}{suffix}"
-    if path.is_file():
+    if name != skip and path.is_file():
         return path
-    available = sorted(p.name.removesuffix(suffix) for p in folder.glob(f"*{suffix}"))
-    hint = nearest(name, available) if available else "there is none"
-    raise SpecError(f"{kind} {name!r}: no file {path}; {hint}")
+    available = sorted(p.name.removesuffix(suffix) for p in folder.glob(f"*{suffix}") if p.name != f"{skip}{suffix}")
+    raise SpecError(f"{kind} {name!r}: not found in {folder}; {nearest(name, available)}")

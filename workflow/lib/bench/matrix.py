@@ -10,7 +10,7 @@ from typing import Any
 from bench.files import find_named, read_json, read_mapping
 from bench.platforms import PlatformEntry, contract_platform, load_platforms
 from bench.study import Cells, ConfigChoice, Exclusion, Override, Study, parse_study
-from harness.contract.codec import decode, encode, nearest
+from harness.contract.codec import decode, digest, encode, nearest
 from harness.contract.engines import (
     CONFIGS,
     MATCHED_NUMERICS,
@@ -21,6 +21,9 @@ from harness.contract.engines import (
 )
 from harness.contract.errors import SpecError
 from harness.contract.spec import SPEC_VERSION, Data, Model, Optimizer, Protocol, RunSpec
+
+PLATFORMS = "platforms"
+"""The one file of `config/` that is no study."""
 
 NATIVE_OPTIMIZER = {
     ("zero", "cuda", False): "deepspeed-fused",
@@ -53,11 +56,16 @@ class Matrix:
     runs: tuple[RunSpec, ...]
     """Every run as its attempt 1, in the order to launch them."""
 
+    @property
+    def digest(self) -> str:
+        """Changes whenever a table or a sentence of the report may: with the study or its platforms."""
+        return digest([encode(self.study), [encode(self.platforms[name]) for name in self.study.platforms]])
+
 
 def load_matrix(name: str, root: Path) -> Matrix:
     """Read `config/<name>.yaml`, or the file that `name` is a path to. Raises SpecError naming file and key."""
     path = _study_path(name, root)
-    platforms = load_platforms(root / "config" / "platforms.yaml")
+    platforms = load_platforms(root / "config" / f"{PLATFORMS}.yaml")
     plain = read_mapping(path)
     try:
         study = parse_study(plain, path.stem.lower())
@@ -74,11 +82,8 @@ def _study_path(name: str, root: Path) -> Path:
     if path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
         if path.is_file():
             return path
-        available = sorted(p.stem for p in (root / "config").glob("*.yaml") if p.stem != "platforms")
-        raise SpecError(f"study={name}: no such file; give a path, or one of config/: {', '.join(available)}")
-    if name == "platforms":
-        raise SpecError("study=platforms: config/platforms.yaml lists platforms, it is not a study")
-    return find_named("study", name, root / "config", ".yaml")
+        raise SpecError(f"study={name}: no such file; give a path, or the name of a file in config/")
+    return find_named("study", name, root / "config", ".yaml", skip=PLATFORMS)
 
 
 def _check_names(study: Study, platforms: dict[str, PlatformEntry]) -> None:
@@ -97,6 +102,12 @@ def _check_names(study: Study, platforms: dict[str, PlatformEntry]) -> None:
     for key in ("overrides", "exclude", "order"):
         for index, pattern in enumerate(getattr(study, key)):
             _check_pattern(pattern, f"{key}[{index}]", axes)
+    for platform, names in study.rows.items():
+        if platform not in study.platforms:
+            raise SpecError(f"rows.{platform}: not a platform of this study; {nearest(platform, study.platforms)}")
+        for name in names:
+            if name not in axes["config"]:
+                raise SpecError(f"rows.{platform}: {name!r} is not in this study; {nearest(name, axes['config'])}")
     for name in study.tuned:
         if name not in axes["config"]:
             raise SpecError(f"tuned.{name}: not a config of this study; {nearest(name, axes['config'])}")

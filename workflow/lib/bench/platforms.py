@@ -25,7 +25,9 @@ class Price:
 
     def __post_init__(self) -> None:
         if self.usd_per_hour <= 0:
-            raise SpecError(f"usd_per_hour: found {self.usd_per_hour}, expected more than 0; leave price out if unknown")
+            raise SpecError(
+                f"usd_per_hour: found {self.usd_per_hour}, expected more than 0; leave price out if unknown"
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

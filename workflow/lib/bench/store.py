@@ -11,7 +11,7 @@ from bench.matrix import at
 from harness.contract.codec import nearest
 from harness.contract.errors import SpecError
 from harness.contract.outcome import OUTCOMES
-from harness.contract.spec import RunSpec
+from harness.contract.spec import RunSpec, parse_spec
 
 UNREADABLE = "unreadable"
 """What `ended` says of a record that is no JSON object with an outcome: it counts as a failed attempt."""
@@ -68,24 +68,45 @@ def parse_rerun(value: Any) -> frozenset[str]:
 
 
 def run_folder(results: Path, spec: RunSpec) -> Path:
-    """The folder of all attempts of a run."""
-    return (results / spec.path()).parent
+    """The folder of all attempts of a run.
+
+    A run is named by the hash of its spec. When the contract has gained a field since, the same run carries
+    another hash: a sibling whose recorded spec, read by today's contract, is this very run is taken instead.
+    """
+    folder = (results / spec.path()).parent
+    if folder.is_dir() or not folder.parent.is_dir():
+        return folder
+    for sibling in sorted(folder.parent.glob(f"r{spec.identity.repeat}-*")):
+        for attempt in attempts(sibling)[:1]:
+            recorded = _recorded_spec(attempt.record)
+            if recorded is not None and recorded.run_hash() == spec.run_hash():
+                return sibling
+    return folder
 
 
-def wanted(results: Path, runs: Iterable[RunSpec], rerun: frozenset[str]) -> list[RunSpec]:
-    """Each run at the attempt that should exist: its last one, or the next if that one's outcome is selected."""
+def _recorded_spec(record: Path) -> RunSpec | None:
+    try:
+        return parse_spec(json.loads(record.read_text(encoding="utf-8"))["spec"])
+    except (OSError, ValueError, KeyError, TypeError, SpecError):
+        return None
+
+
+def wanted(results: Path, runs: Iterable[RunSpec], rerun: frozenset[str]) -> dict[str, RunSpec]:
+    """Folder below `results` -> spec of each run's attempt that should exist.
+
+    That is its last attempt, or the next one if that one's outcome is selected, or the first.
+    """
     selected = rerun | INTERRUPTED
-    plan = []
+    plan = {}
     for spec in runs:
-        found = attempts(run_folder(results, spec))
-        if not found:
-            plan.append(spec)
-            continue
-        last = found[-1]
-        plan.append(at(spec, attempt=last.number + (ended(last.record) in selected)))
+        folder = run_folder(results, spec)
+        found = attempts(folder)
+        number = found[-1].number + (ended(found[-1].record) in selected) if found else 1
+        chosen = at(spec, attempt=number)
+        plan[str((folder / f"a{number}").relative_to(results))] = chosen
     return plan
 
 
-def missing(results: Path, plan: Iterable[RunSpec]) -> list[RunSpec]:
+def missing(results: Path, plan: dict[str, RunSpec]) -> list[RunSpec]:
     """The wanted attempts that have no record yet."""
-    return [spec for spec in plan if not (results / spec.path() / "record.json").is_file()]
+    return [spec for path, spec in plan.items() if not (results / path / "record.json").is_file()]

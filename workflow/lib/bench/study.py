@@ -190,6 +190,8 @@ class Study:
     """Cells that are not run; the tables show the reason."""
     order: tuple[Cells, ...] = ()
     """Most wanted cells first; the rest follows in seeded random order."""
+    rows: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Order of one platform's table, when it is not that of `configs`."""
     reference: str = "ddp"
     """The config whose matched run's losses the parity check compares with."""
 

@@ -59,7 +59,7 @@ class Plan:
     @classmethod
     def of(cls, matrix: Matrix, results: Path, rerun: frozenset[str]) -> "Plan":
         """Look at the results tree and decide which attempt of each run is wanted."""
-        specs = {spec.path(): spec for spec in wanted(results, matrix.runs, rerun)}
+        specs = wanted(results, matrix.runs, rerun)
         return cls(specs, {path: place for place, path in enumerate(specs)})
 
     def spec(self, path: str) -> SpecParameter:

@@ -1,0 +1,142 @@
+"""Cells: what the runs of one square of the table say together."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from bench.matrix import Cell
+from bench.runs import MISSING, Run
+from bench.stats import Summary, summarize
+from harness.contract.record import Memory, Record
+
+Value = Callable[[Record], float | None]
+
+
+def step_time_s(record: Record) -> float | None:
+    """The window over its steps; a cited source may give only the median of the steps."""
+    m = record.measured
+    return None if m is None else (m.step_time_s if m.step_time_s is not None else m.step_time_p50_s)
+
+
+def tokens_per_s(record: Record) -> float | None:
+    """Tokens of all ranks per second."""
+    return record.measured.tokens_per_s if record.measured else None
+
+
+def peak_bytes(record: Record) -> float | None:
+    """Peak of the fullest rank: the allocator's on a GPU, resident memory on a CPU; of a dead try, its last word."""
+    memory = record.measured.memory if record.measured else None
+    if memory is not None:
+        return _peak(memory, record.spec.platform.device)
+    known = [t.peak_allocated_bytes for t in record.tries if t.peak_allocated_bytes]
+    return max(known) if known else None
+
+
+def _peak(memory: Memory, device: str) -> float | None:
+    return memory.peak_allocated_bytes if device == "cuda" else memory.host_rss_peak_bytes
+
+
+def reserved_bytes(record: Record) -> float | None:
+    """What the allocator held at its peak."""
+    return record.measured.memory.peak_reserved_bytes if record.measured and record.measured.memory else None
+
+
+def state_bytes_per_parameter(record: Record) -> float | None:
+    """Parameters, gradients and optimizer of the fullest rank over the model's parameters."""
+    return record.measured.state.bytes_per_parameter if record.measured and record.measured.state else None
+
+
+def last_loss(record: Record) -> float | None:
+    """Loss after the last step."""
+    return record.measured.loss[-1] if record.measured and record.measured.loss else None
+
+
+def profile_value(name: str) -> Value:
+    """A share or time of the profiled pass; a cited source may give it under the same name."""
+
+    def read(record: Record) -> float | None:
+        profile: dict[str, Any] = (record.measured.profile if record.measured else None) or {}
+        found = profile.get(name, record.published.get(name))
+        return float(found) if isinstance(found, int | float) else None
+
+    return read
+
+
+nccl_share = profile_value("nccl_share")
+"""Sum of NCCL kernel time over sum of kernel time: the published definition."""
+
+
+def mfu(record: Record) -> float | None:
+    """Model FLOP utilization, attention counted in full."""
+    return record.measured.mfu if record.measured else None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CellResult:
+    """One cell with its runs."""
+
+    cell: Cell
+    runs: tuple[Run, ...]
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Platform, config, arm."""
+        return self.cell.platform, self.cell.config, self.cell.arm
+
+    @property
+    def finished(self) -> tuple[Run, ...]:
+        """Runs whose numbers count."""
+        return tuple(run for run in self.runs if run.outcome == "ok")
+
+    @property
+    def outcome(self) -> str:
+        """One word for the table: `ok` as soon as a run counts, else what happened most often."""
+        if self.cell.exclusion is not None:
+            return self.cell.exclusion.reason
+        counts = self.outcomes
+        if not counts:
+            return MISSING
+        if "ok" in counts:
+            return "ok"
+        return max(counts, key=lambda name: (name != MISSING, counts[name]))
+
+    @property
+    def outcomes(self) -> Counter[str]:
+        """How often each outcome occurred among the runs."""
+        return Counter(run.outcome for run in self.runs)
+
+    @property
+    def dagger(self) -> bool:
+        """True when the numbers came only with a remedy."""
+        return any(run.newest is not None and run.newest.record.dagger for run in self.finished)
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """What makes the numbers doubtful, in any run."""
+        measured = (run.newest.record.measured for run in self.finished if run.newest)
+        return tuple(sorted({flag for m in measured if m for flag in m.flags}))
+
+    def summary(self, value: Value) -> Summary | None:
+        """A number over the runs that count."""
+        return summarize(value(run.newest.record) for run in self.finished if run.newest)
+
+    def by_repeat(self, value: Value) -> dict[int, float]:
+        """Repeat -> number, for paired comparisons."""
+        found = ((r.spec.identity.repeat, value(r.newest.record)) for r in self.finished if r.newest)
+        return {repeat: number for repeat, number in found if number is not None}
+
+    def peak(self) -> float | None:
+        """Largest peak over the runs, those that died included: memory is a maximum, not a median."""
+        found = [peak_bytes(run.newest.record) for run in self.runs if run.newest]
+        return max((p for p in found if p), default=None)
+
+    def parity_difference(self) -> float | None:
+        """Largest relative loss difference to the reference over the runs."""
+        return max((run.parity.difference for run in self.runs if run.parity), default=None)
+
+
+def collect(loaded: Iterable[tuple[Cell, list[Run]]]) -> dict[tuple[str, str, str], CellResult]:
+    """(platform, config, arm) -> its result, in table order."""
+    results = (CellResult(cell=cell, runs=tuple(runs)) for cell, runs in loaded)
+    return {result.key: result for result in results}

@@ -1,0 +1,120 @@
+"""A study's results as they lie on disk: every run with its newest record, today's diagnosis and its parity."""
+
+import dataclasses
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.matrix import Cell, Matrix
+from bench.parity import Parity, compare, references, same_training
+from bench.store import attempts, run_folder
+from harness.contract.codec import decode
+from harness.contract.diagnosis import Diagnosis
+from harness.contract.errors import SpecError
+from harness.contract.record import Record, read_record
+from harness.contract.spec import RunSpec
+
+MISSING = "missing"
+"""Outcome of a run without a record: not yet launched, or still going."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ended:
+    """One attempt with its record."""
+
+    path: str
+    """Folder below the study's results."""
+    record: Record
+    diagnosis: Diagnosis
+    """By the rules of today when its logs were read again, else the record's own."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """One repeat of a cell, as it stands."""
+
+    spec: RunSpec
+    ended: tuple[Ended, ...]
+    """Its attempts, oldest first."""
+    problem: str | None = None
+    """Why the newest record cannot be read."""
+    parity: Parity | None = None
+
+    @property
+    def newest(self) -> Ended | None:
+        """The attempt that counts."""
+        return self.ended[-1] if self.ended and self.problem is None else None
+
+    @property
+    def outcome(self) -> str:
+        """How it ended, judged with today's rules; `missing` without a record."""
+        if self.problem is not None:
+            return "unknown"
+        if self.newest is None:
+            return MISSING
+        outcome = self.newest.diagnosis.outcome
+        matched = self.spec.identity.arm == "matched"
+        return "parity_mismatch" if outcome == "ok" and matched and self.parity and not self.parity.within else outcome
+
+    @property
+    def tries(self) -> int:
+        """Training process groups launched for it, over all attempts."""
+        return sum(len(e.record.tries) for e in self.ended)
+
+
+def load_runs(matrix: Matrix, results: Path) -> list[tuple[Cell, list[Run]]]:
+    """Every cell of the study with its runs. Unreadable records are kept as problems, never skipped."""
+    diagnoses = read_diagnoses(results / "diagnoses.json")
+    by_cell: dict[tuple[str, str, str], list[Run]] = {}
+    for spec in sorted(matrix.runs, key=lambda s: s.identity.repeat):
+        key = (spec.platform.name, spec.identity.config, spec.identity.arm)
+        by_cell.setdefault(key, []).append(_load_run(spec, results, diagnoses))
+    known = references(e.record for runs in by_cell.values() for run in runs for e in run.ended)
+    return [
+        (cell, [_with_parity(run, known) for run in by_cell.get((cell.platform, cell.config, cell.arm), [])])
+        for cell in matrix.cells
+    ]
+
+
+def _load_run(spec: RunSpec, results: Path, diagnoses: dict[str, Diagnosis]) -> Run:
+    ended, problem = [], None
+    for attempt in attempts(run_folder(results, spec)):
+        path = str(attempt.record.parent.relative_to(results))
+        try:
+            record = read_record(attempt.record)
+        except SpecError as error:
+            problem = str(error).replace(str(attempt.record), f"{path}/record.json")
+            continue
+        problem = None
+        if record.spec.run_hash() != spec.run_hash():
+            problem = f"{path}/record.json: holds the record of another run; move it away and run again"
+        ended.append(Ended(path=path, record=record, diagnosis=diagnoses.get(path, record.diagnosis)))
+    return Run(spec=spec, ended=tuple(ended), problem=problem)
+
+
+def _with_parity(run: Run, known: dict[str, list[float]]) -> Run:
+    newest = run.newest
+    if newest is None or newest.record.measured is None:
+        return run
+    reference = known.get(same_training(run.spec))
+    if reference is None:
+        return run
+    protocol = run.spec.protocol
+    parity = compare(
+        newest.record.measured.loss, reference, steps=protocol.parity_steps, tolerance=protocol.parity_tolerance
+    )
+    return dataclasses.replace(run, parity=parity)
+
+
+def read_diagnoses(path: Path) -> dict[str, Diagnosis]:
+    """Attempt folder -> diagnosis by today's rules; empty before the first `diagnose`."""
+    if not path.is_file():
+        return {}
+    plain = json.loads(path.read_text(encoding="utf-8"))
+    return {folder: decode(Diagnosis, found, folder) for folder, found in plain.items()}
+
+
+def readable(cells: Iterable[tuple[Cell, list[Run]]]) -> list[Ended]:
+    """Every readable attempt of the study."""
+    return [ended for _, runs in cells for run in runs for ended in run.ended]

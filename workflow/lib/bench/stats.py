@@ -1,0 +1,110 @@
+"""Statistics over runs. The run is the unit: steps of one run are autocorrelated and never pooled."""
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+BOOTSTRAP_RUNS = 5
+"""From this many runs on a percentile bootstrap interval means something; below it the range is honest."""
+CONFIDENCE = 0.95
+RESAMPLES = 9999
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Median over runs, and how far it can be trusted."""
+
+    median: float
+    low: float
+    high: float
+    n: int
+    kind: str
+    """`range` of the runs, or 95 % bootstrap `interval` of their median."""
+
+    @property
+    def spread(self) -> float:
+        """Width of the range or interval over the median, the cell's own noise."""
+        return (self.high - self.low) / self.median if self.median else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """One cell over another, paired by repeat."""
+
+    value: float
+    low: float
+    high: float
+    n: int
+    """Pairs; 0: the cells share no repeat, and the medians were divided."""
+    tie: bool
+    """The difference is inside the noise floor or the interval holds 1."""
+
+    @property
+    def change(self) -> float:
+        """Ratio minus 1."""
+        return self.value - 1.0
+
+
+def summarize(values: Iterable[float | None]) -> Summary | None:
+    """Median with range (fewer than 5 values) or bootstrap interval; None when nothing was measured."""
+    found = [v for v in values if v is not None and math.isfinite(v)]
+    if not found:
+        return None
+    median = statistics.median(found)
+    if len(found) < BOOTSTRAP_RUNS:
+        return Summary(median, min(found), max(found), len(found), "range")
+    low, high = bootstrap(found)
+    return Summary(median, low, high, len(found), "interval")
+
+
+def bootstrap(values: Sequence[float]) -> tuple[float, float]:
+    """95 % percentile bootstrap interval of the median, seeded: the same records give the same report."""
+    if min(values) == max(values):
+        return values[0], values[0]
+    import numpy as np
+    from scipy.stats import bootstrap as scipy_bootstrap
+
+    result = scipy_bootstrap(
+        (np.asarray(values),),
+        np.median,
+        confidence_level=CONFIDENCE,
+        n_resamples=RESAMPLES,
+        method="percentile",
+        rng=np.random.default_rng(0),
+    )
+    return float(result.confidence_interval.low), float(result.confidence_interval.high)
+
+
+def paired_ratio(numerator: Mapping[int, float], denominator: Mapping[int, float], floor: float) -> Ratio | None:
+    """Ratio of two cells by repeat: geometric middle of the paired ratios, tie when inside `floor` or across 1.
+
+    Both map repeat -> value. Pairs come from the same block, so what slows a whole block cancels.
+    """
+    if not numerator or not denominator:
+        return None
+    pairs = sorted(set(numerator) & set(denominator))
+    if not pairs:
+        value = statistics.median(numerator.values()) / statistics.median(denominator.values())
+        return Ratio(value, value, value, 0, abs(value - 1.0) <= floor)
+    logs = [math.log(numerator[i] / denominator[i]) for i in pairs]
+    middle = statistics.median(logs)
+    low, high = (min(logs), max(logs)) if len(logs) < BOOTSTRAP_RUNS else bootstrap(logs)
+    value, below, above = math.exp(middle), math.exp(low), math.exp(high)
+    crosses = len(logs) > 1 and below <= 1.0 <= above
+    return Ratio(value, below, above, len(pairs), crosses or abs(value - 1.0) <= floor)
+
+
+def noise_floor(spreads: Iterable[Summary | None]) -> float:
+    """What repeats of the same cell differ by: the median relative half-range of cells with two or more runs."""
+    halves = [s.spread / 2 for s in spreads if s is not None and s.n > 1]
+    return statistics.median(halves) if halves else 0.0
+
+
+def rank_correlation(xs: Sequence[float], ys: Sequence[float]) -> float | None:
+    """Spearman's rho; None below three points or for a constant."""
+    if len(xs) < 3 or len(set(xs)) < 2 or len(set(ys)) < 2:
+        return None
+    from scipy.stats import spearmanr
+
+    return float(spearmanr(xs, ys).statistic)
