@@ -24,7 +24,7 @@ UNAUTHORIZED, CONFLICT, NOT_FOUND = 401, 409, 404
 class Cluster:
     """The Jobs of one namespace, and what explains them."""
 
-    def __init__(self, namespace: str, context: str | None = None) -> None:
+    def __init__(self, namespace: str, context: str = "") -> None:
         self.namespace = namespace
         self.calls: dict[str, int] = {}
         configuration = _configuration(context)
@@ -137,10 +137,10 @@ def _short(error: BaseException) -> str:
     return f"{type(reason).__name__}: {str(reason)[:200]}"
 
 
-def _configuration(context: str | None) -> client.Configuration:
+def _configuration(context: str) -> client.Configuration:
     configuration = client.Configuration()
     try:
-        config.load_kube_config(context=context, client_configuration=configuration)
+        config.load_kube_config(context=context or None, client_configuration=configuration)
     except config.ConfigException as error:
         try:
             config.load_incluster_config(client_configuration=configuration)

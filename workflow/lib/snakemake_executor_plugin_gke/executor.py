@@ -109,7 +109,7 @@ class Executor(RemoteExecutor):
             from .client import Cluster
 
             cluster = Cluster(self.settings.namespace, self.settings.context)
-            self._fleet = Fleet(cluster, Bucket(self.settings.bucket or ""), self.settings, self.logger.info)
+            self._fleet = Fleet(cluster, Bucket(self.settings.bucket), self.settings, self.logger.info)
         return self._fleet
 
     def _attempt(self, job: Any) -> Attempt:

@@ -105,7 +105,7 @@ def render_yaml(spec: RunSpec, settings: ExecutorSettings) -> str:
         gpus=spec.platform.world_size if spec.platform.gke_accelerator else 0,
         cpus=spec.platform.cpus,
         memory=_memory(spec),
-        upload=attempt_url(settings.bucket or "", spec),
+        upload=attempt_url(settings.bucket, spec),
         fail_job_codes=[CONFIG, DELIVERY],
     )
     return rendered

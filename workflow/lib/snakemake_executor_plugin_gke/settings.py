@@ -19,19 +19,19 @@ def _flag(default: Any, help_text: str, **metadata: Any) -> Any:
 class ExecutorSettings(ExecutorSettingsBase):
     """What a user may set; Snakemake turns each field into `--gke-<field>`."""
 
-    image: str | None = _flag(
-        None, "Container image of the harness, by digest: REGISTRY/NAME@sha256:... (containers/build.sh prints it)."
+    image: str = _flag(
+        "", "Container image of the harness, by digest: REGISTRY/NAME@sha256:... (containers/build.sh prints it)."
     )
-    bucket: str | None = _flag(
-        None, "Bucket and optional prefix that pods upload results to and this client reads: gs://BUCKET/PREFIX."
+    bucket: str = _flag(
+        "", "Bucket and optional prefix that pods upload results to and this client reads: gs://BUCKET/PREFIX."
     )
     namespace: str = _flag("default", "Kubernetes namespace of the Jobs.")
-    service_account: str | None = _flag(
-        None, "Kubernetes service account of the pods, bound to the bucket by workload identity."
+    service_account: str = _flag(
+        "", "Kubernetes service account of the pods, bound to the bucket by workload identity."
     )
-    queue: str | None = _flag(None, "Kueue LocalQueue that admits the Jobs; none: the scheduler alone decides.")
-    priority_class: str | None = _flag(None, "PriorityClass of the pods; none: the cluster's default.")
-    context: str | None = _flag(None, "Context of the kubeconfig; none: its current one.")
+    queue: str = _flag("", "Kueue LocalQueue that admits the Jobs; none: the scheduler alone decides.")
+    priority_class: str = _flag("", "PriorityClass of the pods; none: the cluster's default.")
+    context: str = _flag("", "Context of the kubeconfig; none: its current one.")
     poll_interval: int = _flag(30, "Seconds between two looks at the cluster (one LIST of Jobs, one of the bucket).")
     status_interval: int = _flag(
         60, "Seconds between two explanations of what waits and how far what runs has come (LISTs of pods and events)."

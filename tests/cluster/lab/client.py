@@ -1,0 +1,109 @@
+"""A user's clone of the repository and the snakemake that runs in it."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from harness.contract.record import Record, read_record
+from tests.cluster.lab.process import start, until
+
+ROOT = Path(__file__).resolve().parents[3]
+PARTS = ("Snakefile", "workflow", "config", "profiles", "gke", "local")
+IMAGE = f"us-docker.pkg.dev/lab/bench/harness@sha256:{'0' * 64}"
+PLATFORM = "lab-l4-x4"
+ENTRY = {
+    "device": "cpu",
+    "world_size": 2,
+    "accelerator": "l4",
+    "interconnect": "pcie",
+    "machine_type": "g2-standard-48",
+    "gke_accelerator": "nvidia-l4",
+    "spot": True,
+    "cpus": 2,
+    "memory_gib": 12,
+}
+"""A GKE platform whose ranks compute on CPUs: the pod asks for GPUs, the harness in it does not use them."""
+
+
+def study(configs: list[str], **keys: Any) -> dict[str, Any]:
+    """A study whose runs take seconds: two steps of the tiny model in the `defaults` arm."""
+    return {
+        "title": "Lab study",
+        "description": "Runs of seconds for the tests of the GKE executor.",
+        "platforms": [PLATFORM],
+        "configs": configs,
+        "arms": ["defaults"],
+        "repeats": 1,
+        "model": {"name": "tiny"},
+        "data": {"sequence_length": 16, "micro_batch": 1},
+        "protocol": {"warmup_steps": 1, "timed_steps": 2, "telemetry_hz": 0},
+    } | keys
+
+
+class Clone:
+    """One working copy with its own results/ and .snakemake/."""
+
+    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+        self.folder, self.environment = folder, environment
+        self.log = folder / "client.log"
+        folder.mkdir(parents=True)
+        for part in PARTS:
+            source = ROOT / part
+            if source.is_symlink():
+                (folder / part).symlink_to(os.readlink(source))
+            elif source.is_dir():
+                shutil.copytree(source, folder / part, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                shutil.copy(source, folder / part)
+        self.platform(PLATFORM, ENTRY)
+
+    def platform(self, name: str, entry: dict[str, Any]) -> None:
+        """Add a platform to config/platforms.yaml."""
+        path = self.folder / "config" / "platforms.yaml"
+        path.write_text(path.read_text() + "\n" + yaml.safe_dump({name: entry}))
+
+    def write_study(self, name: str, content: dict[str, Any]) -> None:
+        """Write config/<name>.yaml."""
+        (self.folder / "config" / f"{name}.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
+
+    def start(self, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
+        """Start `snakemake --profile gke ARGUMENTS`."""
+        return start(
+            [sys.executable, "-m", "snakemake", "--profile", "gke", *arguments],
+            self.log, self.environment | environment, self.folder,
+        )  # fmt: skip
+
+    def run(self, *arguments: str, timeout_s: float = 240, **environment: str) -> int:
+        """Run `snakemake --profile gke ARGUMENTS` to its end; returns its exit status."""
+        process = self.start(*arguments, **environment)
+        try:
+            return process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGINT)
+            process.wait(20)
+            raise AssertionError(f"the client did not end within {timeout_s} s:\n{self.said()[-4000:]}") from None
+
+    def said(self) -> str:
+        """Everything this clone's clients have printed."""
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+    def wait_until_said(self, pattern: str, timeout_s: float = 60) -> str:
+        """Wait until a client has printed a line that matches; returns the match."""
+        match = until(lambda: re.search(pattern, self.said()), timeout_s, f"the client to say {pattern!r}")
+        return match.group(0)
+
+    def records(self, name: str) -> dict[str, Record]:
+        """Every local record of a study by the path of its attempt, each checked against the contract."""
+        base = self.folder / "results" / name
+        return {p.parent.relative_to(base).as_posix(): read_record(p) for p in sorted(base.rglob("record.json"))}
+
+    def parts(self) -> list[Path]:
+        """Unfinished files left behind below results/."""
+        return [p for p in (self.folder / "results").rglob("*.part")]

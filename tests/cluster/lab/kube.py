@@ -1,0 +1,60 @@
+"""Plain JSON access to the cluster for the tests, apart from the product's own client."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from kubernetes import client, config
+
+
+class Kube:
+    """One namespace."""
+
+    def __init__(self, kubeconfig: str, namespace: str) -> None:
+        configuration = client.Configuration()
+        config.load_kube_config(kubeconfig, client_configuration=configuration)
+        api = client.ApiClient(configuration)
+        self.namespace = namespace
+        self.core, self.batch = client.CoreV1Api(api), client.BatchV1Api(api)
+
+    def jobs(self) -> list[dict[str, Any]]:
+        """All Jobs of the namespace."""
+        return self._list(self.batch.list_namespaced_job)
+
+    def pods(self) -> list[dict[str, Any]]:
+        """All pods of the namespace."""
+        return self._list(self.core.list_namespaced_pod)
+
+    def running(self) -> list[dict[str, Any]]:
+        """Pods that run."""
+        return [p for p in self.pods() if p["status"].get("phase") == "Running"]
+
+    def make_namespace(self) -> None:
+        """Create the namespace."""
+        self.core.create_namespace({"metadata": {"name": self.namespace}})
+
+    def has_service_account(self) -> bool:
+        """Whether pods can be made yet: admission wants the default account, a controller makes it."""
+        return bool(self.core.list_namespaced_service_account(self.namespace).items)
+
+    def node_is_ready(self, name: str) -> bool:
+        """Whether the scheduler may use a node; a new one carries a not-ready taint for some seconds."""
+        try:
+            node = self.core.read_node(name)
+        except client.ApiException:
+            return False
+        return not any(t.key == "node.kubernetes.io/not-ready" for t in node.spec.taints or ())
+
+    def evict(self, pod: str) -> None:
+        """Evict a pod as a drain does."""
+        body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": self.namespace}}
+        self.core.create_namespaced_pod_eviction(pod, self.namespace, body)
+
+    def delete_all(self) -> None:
+        """Delete every Job and every pod at once, whatever state they are in."""
+        self.batch.delete_collection_namespaced_job(self.namespace, propagation_policy="Background")
+        self.core.delete_collection_namespaced_pod(self.namespace, grace_period_seconds=0)
+
+    def _list(self, call: Callable[..., Any]) -> list[dict[str, Any]]:
+        items: list[dict[str, Any]] = json.loads(call(self.namespace, _preload_content=False).data)["items"]
+        return items
