@@ -1,0 +1,154 @@
+"""Findings and facts side by side, with the questions that the judges ask of them."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from harness.contract.diagnosis import Evidence
+from harness.contract.heartbeat import Heartbeat
+from harness.contract.outcome import Confidence
+from harness.contract.record import RankExit
+from harness.diagnosis.exits import normal_code
+from harness.diagnosis.findings import Exit, Findings, Hit
+from harness.diagnosis.signature import Tier
+
+STOPS = frozenset({"preemption", "user_cancelled", "deadline"})
+"""Outcomes of being stopped from outside: an error before the stop is the better answer."""
+NEVER_RAN = frozenset({"unschedulable", "image_pull"})
+"""True only for a pod that never ran: later success makes them history."""
+SURVIVED_BY = 5
+"""Progress lines after an error (three times the ranks, if that is more) that show it was survived."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verdict:
+    """What a structured fact (pod, event, flight recorder) says by itself."""
+
+    outcome: str
+    confidence: Confidence
+    evidence: tuple[Evidence, ...]
+    sentence: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stuck:
+    """What the flight recorders say: who did not come, to what."""
+
+    culprit_rank: int | None
+    operation: str
+    sequence: int
+    elements: int
+    last_completed: dict[int, int]
+    """Per rank: sequence number of the last collective it completed."""
+    evidence: tuple[Evidence, ...]
+    mismatch: str = ""
+    """The two calls that met under one sequence number, when ranks disagree."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Facts:
+    """What is known beside the text of the logs."""
+
+    exit_code: int | None = None
+    exits: tuple[RankExit, ...] = ()
+    completed: bool = False
+    cancelled: str | None = None
+    verdicts: tuple[Verdict, ...] = ()
+    stuck: Stuck | None = None
+    heartbeats: tuple[Heartbeat, ...] = ()
+    started: bool = True
+
+
+@dataclass
+class Case:
+    """One death (or none) to judge."""
+
+    findings: Findings
+    facts: Facts = field(default_factory=Facts)
+
+    def hits(self, tier: Tier) -> list[Hit]:
+        """Hits of one tier in order."""
+        return [h for h in self.findings.hits if h.signature.tier is tier]
+
+    @cached_property
+    def exits(self) -> list[Exit]:
+        """Ends of processes, from the supervisor when it tells, else from the text."""
+        if self.facts.exits:
+            return [
+                Exit(rank=e.rank, code=exit_number(e), file=f"exit-{e.rank}.json", line=0, text=exit_text(e))
+                for e in self.facts.exits
+                if exit_number(e) is not None
+            ]
+        return self.findings.exits
+
+    @cached_property
+    def own_failures(self) -> list[Exit]:
+        """Ends that nobody else brought about: not 0, not the clean-up's SIGTERM; the launcher's first one first."""
+        failed = [e for e in self.exits if e.code not in (None, 0, -15)]
+        return sorted(failed, key=lambda e: not e.first)
+
+    @cached_property
+    def failed(self) -> bool:
+        """Whether anything says that the run ended badly."""
+        code = self.facts.exit_code
+        return (
+            bool(self.own_failures)
+            or (code is not None and code != 0)
+            or any(h.signature.name == "launcher-exception" for h in self.findings.hits)
+        )
+
+    def survived(self, hit: Hit) -> bool:
+        """Whether training went on, before and long after the error."""
+        after = self.findings.progress.get(hit.file, 0) - hit.progress
+        return hit.progress >= 1 and after >= max(SURVIVED_BY, 3 * len(self.findings.ranks))
+
+    @cached_property
+    def causes(self) -> list[Hit]:
+        """The best hit of every episode of real errors, most telling first."""
+        episodes: dict[int, list[Hit]] = {}
+        for hit in self.hits(Tier.CAUSE):
+            episodes.setdefault(hit.episode, []).append(hit)
+        best = [min(hits, key=_within_episode) for hits in episodes.values()]
+        alive = [h for h in best if not self.survived(h)]
+        return sorted(alive or (best if self.failed else []), key=self._across_episodes)
+
+    def _across_episodes(self, hit: Hit) -> tuple[bool, bool, bool, int]:
+        killed = {e.rank for e in self.exits if e.code in (-15, 0)}
+        several_files = len({h.file for h in self.findings.hits}) > 1
+        return (
+            hit.soft,
+            hit.rank is not None and hit.rank in killed and bool(self.facts.exits),
+            several_files and hit.signature.outcome == "python_exception",
+            hit.order,
+        )
+
+    def heartbeat(self, rank: int | None) -> Heartbeat | None:
+        """The last heartbeat of a rank."""
+        return next((h for h in self.facts.heartbeats if h.rank == rank), None)
+
+
+def exit_number(end: RankExit) -> int | None:
+    """An exit as one number, negative for a signal."""
+    if end.signal:
+        import signal
+
+        return -int(getattr(signal, end.signal, 0)) or None
+    return None if end.exit_code is None else normal_code(end.exit_code)
+
+
+def exit_text(end: RankExit) -> str:
+    """`rank 1 ended by SIGKILL`."""
+    how = f"ended by {end.signal}" if end.signal else f"ended with exit code {end.exit_code}"
+    return f"rank {end.rank} {how}"
+
+
+def _within_episode(hit: Hit) -> tuple[bool, bool, int]:
+    return (hit.soft, hit.signature.outcome == "python_exception", hit.order)
+
+
+def evidence_of(items: Iterable[Hit | Exit]) -> tuple[Evidence, ...]:
+    """At most three lines, no text twice."""
+    lines: dict[str, Evidence] = {}
+    for item in items:
+        lines.setdefault(item.text, item.evidence())
+    return tuple(list(lines.values())[:3])

@@ -1,0 +1,139 @@
+"""Recognise lines: one Scanner per set of logs, fed file by file, filling Findings."""
+
+import re
+from pathlib import Path
+from typing import IO
+
+from harness.diagnosis.exits import ExitReader
+from harness.diagnosis.findings import Findings, Hit
+from harness.diagnosis.signature import Signature, Tier
+from harness.diagnosis.signatures import SIGNATURES
+from harness.diagnosis.stream import PROGRESS, Line, Reader, decompress
+from harness.diagnosis.text import MAX_TEXT, decode, named_rank, normalise, printable
+from harness.diagnosis.tracebacks import GENERIC, Tracebacks
+from harness.diagnosis.wedge import WaitReader
+
+STRUCTURE = (
+    b"traceback (most", b'file "', b"error", b"exception", b"exitcode", b"exit code", b"local_rank", b"return code",
+    b"killed", b"signal", b"seqnum", b"last enqueued", b"exits successfully", b"spawned", b"root cause", b"rank      :",
+    b"started container", b"started:", b"terminated", b"exited", b"exit status", b"during handling", b"direct cause",
+)  # fmt: skip
+"""Texts of lines that are read for their structure, whatever the signatures say."""
+
+SOFT = re.compile(r"^(?!.*NCCL WARN)(?:.{0,80}(?:\b(?:WARN(?:ING)?|INFO|DEBUG)\b|\b\w*Warning:)|[WI]\d{4} )")
+"""A log line below error level."""
+
+_NEEDLES = {needle.encode(): [] for s in SIGNATURES for needle in s.needles}  # type: dict[bytes, list[int]]
+for _index, _signature in enumerate(SIGNATURES):
+    for _needle in _signature.needles:
+        _NEEDLES[_needle.encode()].append(_index)
+
+
+class SignatureShapes:
+    """Judges shapes by the needles of all signatures."""
+
+    def judge(self, shape: bytes) -> tuple[int, ...] | None:
+        """Signatures with a needle in the shape, in table order; () for structure; None for neither."""
+        found = {i for needle, indices in _NEEDLES.items() if needle in shape for i in indices}
+        if found:
+            return tuple(sorted(found))
+        return () if any(s in shape for s in STRUCTURE) else None
+
+    def is_progress(self, shape: bytes) -> bool:
+        """Whether the shape shows training going on."""
+        return len(shape) < 1000 and PROGRESS.search(shape) is not None
+
+    def screen(self, shapes: bytes) -> bool:
+        """Whether any needle is in the joined shapes."""
+        return any(n in shapes for n in _NEEDLES) or any(s in shapes for s in STRUCTURE)
+
+
+class Scanner:
+    """Reads logs one after the other into one Findings."""
+
+    def __init__(self) -> None:
+        self.findings = Findings()
+        self._order = 0
+        self._episode = 0
+        self._last: dict[tuple[str, int | None], tuple[int, int]] = {}
+
+    def scan(self, handle: IO[bytes], file: str, rank: int | None = None) -> None:
+        """Read one open log. `rank`: whose log it is, when the file's name says so."""
+        findings = self.findings
+        findings.files += 1
+        reader = Reader(SignatureShapes())
+        tracebacks, exits, waits = Tracebacks(), ExitReader(findings, file), WaitReader(findings, file)
+        if rank is not None:
+            findings.ranks.add(rank)
+        try:
+            for line in reader.read(decompress(handle)):
+                self._line(line, file, rank, tracebacks, exits, waits)
+        except (OSError, EOFError, ValueError) as error:
+            findings.unreadable.append(f"{file}: {error}")
+        findings.lines += reader.lines
+        findings.progress[file] = reader.progress
+
+    def _line(
+        self, line: Line, file: str, owner: int | None, tracebacks: Tracebacks, exits: ExitReader, waits: WaitReader
+    ) -> None:
+        prefix, text = normalise(decode(line.raw))
+        shown = text if len(text) <= MAX_TEXT else text[:MAX_TEXT]
+        rank = prefix if prefix is not None else owner
+        if rank is not None:
+            self.findings.ranks.add(rank)
+        ended = tracebacks.feed(rank, text)
+        exits.feed(line.number, shown)
+        named = named_rank(shown)
+        waits.feed(line.number, shown, named if named is not None else rank)
+        signature, match = first_match(text, line.candidates)
+        if signature is None and ended is not None:
+            signature = ended.signature
+        if signature is None:
+            return
+        if ended is not None and ended.ignored and signature.tier >= Tier.CAUSE and signature is GENERIC:
+            return
+        self._order += 1
+        self.findings.hits.append(
+            Hit(
+                signature=signature,
+                file=file,
+                line=line.number,
+                text=printable(shown.strip())[:1000],
+                rank=rank if rank is not None else named,
+                order=self._order,
+                episode=self._episode_of(file, rank, line.number, tracebacks.chained(rank)),
+                in_traceback=ended is not None,
+                progress=line.progress,
+                soft=ended is None and signature.tier is Tier.CAUSE and SOFT.search(shown) is not None,
+                fields={k: v for k, v in match.groupdict().items() if v} if match else {},
+            )
+        )
+
+    def _episode_of(self, file: str, rank: int | None, number: int, chained: bool) -> int:
+        """Hits at most 8 lines apart, or linked by Python's chaining, belong together."""
+        previous = self._last.get((file, rank))
+        if previous is None or not (chained or number - previous[1] <= 8):
+            self._episode += 1
+            episode = self._episode
+        else:
+            episode = previous[0]
+        self._last[file, rank] = (episode, number)
+        return episode
+
+
+def first_match(text: str, candidates: tuple[int, ...]) -> tuple[Signature | None, re.Match[str] | None]:
+    """The first signature of the table that the text matches."""
+    for index in candidates:
+        match = SIGNATURES[index].regex.search(text)
+        if match:
+            return SIGNATURES[index], match
+    return None, None
+
+
+def scan_path(scanner: Scanner, path: Path, name: str, rank: int | None = None) -> None:
+    """Scan one file; one that cannot be opened is noted as unreadable."""
+    try:
+        with path.open("rb") as handle:
+            scanner.scan(handle, name, rank)
+    except OSError as error:
+        scanner.findings.unreadable.append(f"{name}: {error.strerror}")

@@ -1,0 +1,76 @@
+"""What one entry of the signature tables says: which text speaks for which outcome, and how loudly."""
+
+import re
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from harness.contract.diagnosis import Confidence
+from harness.contract.outcome import outcome
+
+
+class Tier(IntEnum):
+    """How far to trust a line, most telling first (design section 7)."""
+
+    BENIGN = 0
+    """Looks like a death and is none."""
+    VERDICT = 1
+    """The cluster, the kernel or the scheduler says what it did."""
+    COMPLETE = 2
+    """The run says that it finished."""
+    CAUSE = 3
+    """A real error of a rank."""
+    HINT = 4
+    """An error that often has another cause behind it: counts only when nothing better speaks."""
+    WATCHDOG = 5
+    """A rank waited for the others too long."""
+    MESSENGER = 6
+    """A rank saw that a peer was gone."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Signature:
+    """One recognisable line."""
+
+    name: str
+    """Unique; shown in the documentation."""
+    outcome: str
+    tier: Tier
+    needles: tuple[str, ...]
+    """Lower-case, digit-free texts: a line that holds none of them is never tried."""
+    pattern: str
+    """Regular expression searched in the normalised line; named groups become fields."""
+    confidence: Confidence = "high"
+    regex: re.Pattern[str] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        outcome(self.outcome)
+        for needle in self.needles:
+            if needle != needle.lower() or re.search(r"\d", needle) or not needle:
+                raise ValueError(f"signature {self.name}: needle {needle!r} must be lower-case text without digits")
+        object.__setattr__(self, "regex", re.compile(self.pattern))
+
+
+def cause(
+    outcome: str, name: str, needles: str | tuple[str, ...], pattern: str, confidence: Confidence = "high"
+) -> Signature:
+    """A signature of tier CAUSE."""
+    return entry(Tier.CAUSE, outcome, name, needles, pattern, confidence)
+
+
+def entry(
+    tier: Tier,
+    outcome: str,
+    name: str,
+    needles: str | tuple[str, ...],
+    pattern: str,
+    confidence: Confidence = "high",
+) -> Signature:
+    """A signature of any tier; one needle may be given bare."""
+    return Signature(
+        name=name,
+        outcome=outcome,
+        tier=tier,
+        needles=(needles,) if isinstance(needles, str) else needles,
+        pattern=pattern,
+        confidence=confidence,
+    )

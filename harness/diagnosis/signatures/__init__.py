@@ -1,0 +1,15 @@
+"""Every signature, in the order they are tried: the first that matches a line is what the line says."""
+
+from harness.diagnosis.signature import Signature
+from harness.diagnosis.signatures.benign import BENIGN
+from harness.diagnosis.signatures.cluster import CLUSTER
+from harness.diagnosis.signatures.communication import COMMUNICATION
+from harness.diagnosis.signatures.device import DEVICE
+from harness.diagnosis.signatures.host import HOST
+from harness.diagnosis.signatures.program import PROGRAM
+
+SIGNATURES: tuple[Signature, ...] = (*BENIGN, *CLUSTER, *DEVICE, *HOST, *COMMUNICATION, *PROGRAM)
+
+_names = [s.name for s in SIGNATURES]
+if len(set(_names)) != len(_names):
+    raise ValueError(f"two signatures share a name: {sorted(n for n in _names if _names.count(n) > 1)}")

@@ -1,0 +1,124 @@
+"""Judge a wedge: which collective, who never joined, and whether memory is behind it."""
+
+from harness.contract.diagnosis import Diagnosis, Evidence
+from harness.contract.heartbeat import Heartbeat
+from harness.diagnosis.case import Case
+from harness.diagnosis.findings import Hit
+from harness.diagnosis.memory import near_full, show
+from harness.diagnosis.signature import Tier
+from harness.diagnosis.wedge import absent_rank, describe, mismatch
+
+_OOM = ("cuda_oom", "cuda_oom_fragmentation")
+
+
+def wait_came_first(case: Case, hit: Hit) -> bool:
+    """Whether the error is a waiting rank's own, after its watchdog spoke: then the wait is the story."""
+    return any(
+        w.file == hit.file and w.line < hit.line and (hit.rank is None or hit.rank == w.rank)
+        for w in case.findings.waits
+    )
+
+
+def swallowed_oom(case: Case, hit: Hit) -> bool:
+    """Whether an out-of-memory did not end its rank, and the others then waited for it."""
+    waited = [h for h in case.hits(Tier.WATCHDOG) if h.order > hit.order and (h.rank != hit.rank or h.rank is None)]
+    stalled = case.facts.cancelled == "stall"
+    if hit.signature.outcome not in _OOM or not (waited or stalled):
+        return False
+    ends = [e.code for e in case.exits if e.rank == hit.rank and hit.rank is not None]
+    if ends:
+        return not any(code is not None and code > 0 for code in ends)
+    return stalled or not hit.in_traceback
+
+
+def judge_wedge(case: Case) -> Diagnosis | None:
+    """The ranks waited for one of them."""
+    watchdogs, stuck = case.hits(Tier.WATCHDOG), case.facts.stuck
+    if not (watchdogs or case.findings.waits or stuck or case.facts.cancelled == "stall"):
+        return None
+    odd = mismatch(case.findings)
+    culprit = _culprit(case) if odd is None else odd[1]
+    evidence = [w.evidence() for w in case.findings.waits[:2]] or [h.evidence() for h in watchdogs[:1]]
+    if stuck is not None:
+        evidence += stuck.evidence
+    parts = [_what(case, odd)]
+    memory = _memory(case, culprit)
+    if culprit is not None:
+        parts.append(f"rank {culprit} never joined" if odd is None else f"rank {culprit} is the odd one")
+        parts += _position(case, culprit)
+    if memory is not None:
+        evidence.insert(0, memory[0])
+        parts.append(memory[1])
+    certain = culprit is not None or odd is not None
+    return Diagnosis(
+        outcome="wedge_masking_oom" if memory else "collective_wedge",
+        confidence="high" if certain else "medium",
+        culprit_rank=culprit,
+        evidence=tuple(evidence[:4]),
+        runner_up="cuda_oom" if memory else None,
+        sentence=f"The ranks waited in {'; '.join(parts)}.",
+    )
+
+
+def _what(case: Case, odd: object) -> str:
+    if case.facts.stuck is not None and case.facts.stuck.mismatch:
+        return f"different collectives: {case.facts.stuck.mismatch}"
+    if odd is not None:
+        waits = mismatch(case.findings)
+        assert waits is not None
+        kinds = {f"rank {w.rank} in {describe(w)}" for w in waits[0]}
+        return f"different collectives: {', '.join(sorted(kinds)[:3])}"
+    waits_ = case.findings.waits
+    if waits_:
+        return describe(min(waits_, key=lambda w: (w.sequence < 0, w.sequence)))
+    if case.facts.stuck is not None:
+        s = case.facts.stuck
+        return f"{s.operation} {s.sequence} of {s.elements} elements"
+    return "a collective"
+
+
+def _culprit(case: Case) -> int | None:
+    if case.facts.stuck is not None and case.facts.stuck.culprit_rank is not None:
+        return case.facts.stuck.culprit_rank
+    found = absent_rank(case.findings)
+    if found is None:
+        waiting = {h.rank for h in case.hits(Tier.WATCHDOG) if h.rank is not None}
+        missing = case.findings.ranks - waiting
+        found = missing.pop() if waiting and len(missing) == 1 else None
+    return found if found is not None else _silent(case.facts.heartbeats)
+
+
+def _silent(beats: tuple[Heartbeat, ...]) -> int | None:
+    """The one rank whose last sign of life is furthest behind in steps, else in phase and time."""
+    if len(beats) < 2:
+        return None
+    order = sorted(beats, key=lambda b: (b.step, b.at_s))
+    first, second = order[0], order[1]
+    return first.rank if (first.step, first.at_s) < (second.step, second.at_s) else None
+
+
+def _position(case: Case, culprit: int) -> list[str]:
+    parts = []
+    beat = case.heartbeat(culprit)
+    if beat is not None:
+        free = f", {show(beat.free_bytes)} free" if beat.free_bytes >= 0 else ""
+        parts.append(f"last seen in {beat.phase} of step {beat.step}{free}")
+    sequence = case.findings.sequences.get(culprit)
+    if sequence is not None:
+        parts.append(f"its last completed collective was {sequence.completed}")
+    elif case.facts.stuck is not None and culprit in case.facts.stuck.last_completed:
+        parts.append(f"its last completed collective was {case.facts.stuck.last_completed[culprit]}")
+    return parts
+
+
+def _memory(case: Case, culprit: int | None) -> tuple[Evidence, str] | None:
+    """Why memory is behind it: an allocation failure in the culprit's log, or a device near full."""
+    for hit in case.findings.hits:
+        oom = hit.signature.outcome in _OOM or hit.signature.name == "oom-recovered"
+        if oom and (hit.rank == culprit or hit.rank is None or culprit is None) and not case.survived(hit):
+            return hit.evidence(), "an allocation failed there"
+    beat = case.heartbeat(culprit)
+    if beat is not None and near_full(beat.allocated_bytes, beat.free_bytes):
+        text = f"rank {beat.rank}: {beat.phase} of step {beat.step}, {show(beat.free_bytes)} of device memory free"
+        return Evidence(file=f"heartbeat-{beat.rank}.json", line=1, text=text), "its device was nearly full"
+    return None

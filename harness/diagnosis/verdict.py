@@ -1,0 +1,239 @@
+"""Decide: judges in the order of trust, the first that knows speaks (design section 7)."""
+
+from collections.abc import Callable
+
+from harness.contract.diagnosis import Diagnosis, Evidence
+from harness.contract.outcome import OUTCOMES, Confidence
+from harness.diagnosis.case import NEVER_RAN, STOPS, Case, evidence_of
+from harness.diagnosis.exits import normal_code, signal_name
+from harness.diagnosis.findings import Exit, Hit
+from harness.diagnosis.memory import read_shortage
+from harness.diagnosis.signature import Tier
+from harness.diagnosis.stuck import judge_wedge, swallowed_oom, wait_came_first
+
+Judge = Callable[[Case], Diagnosis | None]
+
+
+def decide(case: Case) -> Diagnosis:
+    """The diagnosis of a case: `unknown` when no judge knows."""
+    for judge in JUDGES:
+        found = judge(case)
+        if found is not None:
+            return found
+    return unknown(case)
+
+
+def told(case: Case) -> Diagnosis | None:
+    """What the supervisor itself knows: it saw every result, or it ended the run."""
+    if case.facts.completed:
+        parity = [h for h in case.hits(Tier.VERDICT) if h.signature.outcome == "parity_mismatch"]
+        return from_hit(case, parity[0]) if parity else say("ok", "high", sentence="Every rank delivered its result.")
+    if case.facts.cancelled in STOPS:
+        return say(case.facts.cancelled, "high", runner_up=_first_outcome(case))
+    return None
+
+
+def structured(case: Case) -> Diagnosis | None:
+    """Pod conditions, container states and events."""
+    for verdict in case.facts.verdicts:
+        if verdict.outcome in NEVER_RAN and _ran(case):
+            continue
+        return say(
+            verdict.outcome, verdict.confidence, evidence=verdict.evidence, sentence=verdict.sentence,
+            runner_up=_other(_first_outcome(case), verdict.outcome),
+        )  # fmt: skip
+    return None
+
+
+def stated(case: Case) -> Diagnosis | None:
+    """The same statements as text: describe output, events, slurmstepd, kernel lines."""
+    finished = finished_run(case)
+    for hit in sorted(case.hits(Tier.VERDICT), key=lambda h: (h.signature.outcome in STOPS | NEVER_RAN, h.order)):
+        name = hit.signature.outcome
+        if name in NEVER_RAN and (_ran(case) or finished is not None):
+            continue
+        if finished is not None and name != "parity_mismatch" and case.facts.exit_code == 0:
+            continue
+        if name in ("user_cancelled", "deadline") and _real_error_before(case, hit):
+            continue
+        return from_hit(case, hit)
+    return None
+
+
+def finished_run(case: Case) -> Diagnosis | None:
+    """The run finished: a marker, every process's successful end, or exit code 0."""
+    findings, code = case.findings, case.facts.exit_code
+    markers = case.hits(Tier.COMPLETE)
+    fatal = [h for h in case.causes if h.in_traceback and not h.soft]
+    if 0 < findings.spawned <= findings.finished:
+        return say("ok", "high", sentence=f"All {findings.finished} processes ended successfully.")
+    if code == 0 and not (fatal and (case.own_failures or (not markers and case.failed))):
+        return say("ok", "high" if not fatal else "medium", evidence=evidence_of(markers[-1:]),
+                   sentence="The run ended with exit code 0.")  # fmt: skip
+    if not markers:
+        return None
+    last = markers[-1]
+    if any(h.order > last.order for h in fatal) or (case.own_failures and last.signature.name == "exit-zero"):
+        return None
+    if last.signature.name != "run-complete" and (case.own_failures or code not in (None, 0)):
+        return None
+    confidence: Confidence = "high" if not case.failed else "medium"
+    return say("ok", confidence, evidence=evidence_of([last]), runner_up=_other(_first_outcome(case), "ok"))
+
+
+def first_error(case: Case) -> Diagnosis | None:
+    """The earliest real error of any rank, unless it was swallowed and the others waited."""
+    causes = case.causes
+    if not causes:
+        return None
+    hit = causes[0]
+    if wait_came_first(case, hit) or swallowed_oom(case, hit):
+        return None
+    if hit.soft and not case.failed:
+        return None
+    if hit.signature.outcome in STOPS and len(causes) > 1 and causes[1].episode == hit.episode:
+        return None
+    return from_hit(case, hit)
+
+
+def fatal_signal(case: Case) -> Diagnosis | None:
+    """A process died of a signal and nobody said why."""
+    failures = case.own_failures
+    if not failures:
+        return None
+    first = next((e for e in failures if e.code is not None and e.code > 0), failures[0])
+    if first.code is None or first.code > 0:
+        return None
+    return from_exit(first)
+
+
+def hint(case: Case) -> Diagnosis | None:
+    """An error that usually stands before another one, when nothing better is there."""
+    news = {h.episode for h in case.hits(Tier.MESSENGER)}
+    for hit in case.hits(Tier.HINT):
+        if hit.episode not in news and not case.survived(hit) and (hit.signature.name != "nan-loss" or case.failed):
+            return from_hit(case, hit)
+    return None
+
+
+def exit_status(case: Case) -> Diagnosis | None:
+    """The exit code alone."""
+    code = case.facts.exit_code
+    if code is None or code == 0:
+        return None
+    return from_exit(Exit(rank=None, code=normal_code(code), file="exit-code", line=0, text=f"exit code {code}"))
+
+
+def unknown(case: Case) -> Diagnosis:
+    """No judge knows: say what was seen."""
+    messengers = [h for h in case.hits(Tier.MESSENGER) if h.signature.name != "launcher-exception"]
+    runner_up = _first_outcome(case)
+    if messengers:
+        return say(
+            "unknown", "low", evidence=evidence_of(messengers), runner_up=runner_up,
+            sentence="A rank lost its peer; the peer died first and its own log is not here.",
+        )  # fmt: skip
+    evidence = evidence_of([*case.causes[:1], *case.own_failures[:2]])
+    if not case.findings.lines:
+        return say("unknown", "low", sentence="The log is empty.")
+    return say("unknown", "low", evidence=evidence, runner_up=runner_up)
+
+
+JUDGES: tuple[Judge, ...] = (
+    told, structured, stated, finished_run, first_error, judge_wedge, fatal_signal, hint, exit_status,
+)  # fmt: skip
+
+
+_SIGNALS: dict[int, tuple[str, Confidence, str]] = {
+    -9: ("host_oom", "medium", "killed with SIGKILL and left no error: usually the kernel's out-of-memory killer"),
+    -11: ("segfault", "high", "died of a segmentation fault"),
+    -7: ("shm_exhausted", "medium", "died of a bus error: usually /dev/shm is full"),
+    -6: ("segfault", "medium", "aborted in native code"),
+    -4: ("segfault", "medium", "died of an illegal instruction"),
+    -8: ("segfault", "medium", "died of an arithmetic fault in native code"),
+    -15: ("preemption", "low", "was ended by SIGTERM from outside"),
+    -2: ("user_cancelled", "medium", "was interrupted"),
+    -1: ("user_cancelled", "low", "lost its terminal"),
+    124: ("deadline", "medium", "was ended by timeout(1)"),
+}
+
+
+def from_exit(end: Exit) -> Diagnosis | None:
+    """What an exit code or a signal means when nothing else speaks; None when it means nothing."""
+    if end.code not in _SIGNALS:
+        return None
+    outcome, confidence, what = _SIGNALS[end.code]
+    who = "The process" if end.rank is None else f"Rank {end.rank}"
+    return say(
+        outcome, confidence, culprit=end.rank, evidence=(end.evidence(),),
+        sentence=f"{who} {what} ({signal_name(end.code)}).",
+    )  # fmt: skip
+
+
+def from_hit(case: Case, hit: Hit) -> Diagnosis:
+    """A diagnosis that one line makes."""
+    outcome, extra, rank = hit.signature.outcome, "", hit.rank
+    if outcome == "cuda_oom":
+        shortage = read_shortage(hit.text)
+        extra = shortage.sentence()
+        outcome = "cuda_oom_fragmentation" if shortage.fragmented else outcome
+        rank = rank if rank is not None or not shortage.gpu else shortage.gpu
+    elif outcome == "python_exception":
+        extra = hit.text
+    if rank is None and hit.signature.tier is Tier.CAUSE and outcome not in STOPS and outcome != "launcher_args":
+        rank = next((e.rank for e in case.own_failures if e.rank is not None), None)
+    confidence: Confidence = "low" if hit.soft else hit.signature.confidence
+    sentence = OUTCOMES[outcome].sentence
+    if rank is not None:
+        sentence = f"Rank {rank}: {sentence[0].lower()}{sentence[1:]}" if sentence.startswith("A ") else sentence
+    if extra:
+        sentence = f"{sentence.rstrip('.')}: {extra}."
+    return say(
+        outcome, confidence, culprit=rank, evidence=evidence_of([hit, *case.own_failures[:1]]), sentence=sentence,
+        runner_up=_other(_second_outcome(case, hit), outcome),
+    )  # fmt: skip
+
+
+def say(
+    outcome: str,
+    confidence: Confidence,
+    *,
+    culprit: int | None = None,
+    evidence: tuple[Evidence, ...] = (),
+    runner_up: str | None = None,
+    sentence: str = "",
+) -> Diagnosis:
+    """Build a Diagnosis; the outcome's own sentence stands in for a missing one."""
+    return Diagnosis(
+        outcome=outcome,
+        confidence=confidence,
+        culprit_rank=culprit,
+        evidence=evidence,
+        runner_up=_other(runner_up, outcome),
+        sentence=sentence or OUTCOMES[outcome].sentence,
+    )
+
+
+def _other(candidate: str | None, outcome: str) -> str | None:
+    return None if candidate in (outcome, "unknown", "ok") else candidate
+
+
+def _first_outcome(case: Case) -> str | None:
+    hits = [*case.causes, *case.hits(Tier.WATCHDOG), *case.hits(Tier.HINT)]
+    return hits[0].signature.outcome if hits else None
+
+
+def _second_outcome(case: Case, hit: Hit) -> str | None:
+    hits = [*case.causes, *case.hits(Tier.WATCHDOG), *case.hits(Tier.HINT)]
+    return next((h.signature.outcome for h in hits if h.signature.outcome != hit.signature.outcome), None)
+
+
+def _ran(case: Case) -> bool:
+    findings = case.findings
+    return findings.started_pod or bool(case.causes) or any(findings.progress.values()) or bool(findings.waits)
+
+
+def _real_error_before(case: Case, verdict: Hit) -> bool:
+    errors = [h for h in case.causes if h.in_traceback and not h.soft and h.signature.outcome not in STOPS]
+    waits = case.hits(Tier.WATCHDOG)
+    return any(h.order < verdict.order for h in [*errors, *waits])
