@@ -1,0 +1,151 @@
+"""One training process group, rank by rank: build, warm up, gate, time, take inventory."""
+
+import platform as host_platform
+import time
+from importlib.metadata import PackageNotFoundError, version
+
+import torch
+import torch.distributed as dist
+
+from harness.contract.heartbeat import HeartbeatWriter
+from harness.contract.record import Found, Memory, RankResult, State
+from harness.engines.base import Context, Engine
+from harness.engines.loop import Hook, Loop
+from harness.engines.registry import build_engine
+from harness.measure import clock
+from harness.measure.memory import Gauge
+from harness.measure.parity import Mismatch, loss_mismatches, numerics_mismatches, token_mismatches
+from harness.measure.state import take_inventory
+
+_PACKAGES = ("torch", "transformers", "deepspeed", "triton", "numpy")
+
+
+class Trial:
+    """Holds what one rank learns on its way to a RankResult."""
+
+    def __init__(self, context: Context, heartbeat: HeartbeatWriter, gauge: Gauge, hook: Hook | None) -> None:
+        self._context, self._heartbeat, self._gauge = context, heartbeat, gauge
+        self._spec = context.spec
+        self._hook = hook
+        self.startup_s: dict[str, float] = {}
+        self._found: Found | None = None
+        self._state: State | None = None
+        self._memory: Memory | None = None
+        self._warmup_s: list[float] = []
+        self._steps_s: list[float] = []
+        self._window_s = 0.0
+
+    def build(self) -> None:
+        """Build the engine and its loop."""
+        start = time.perf_counter()
+        self._engine: Engine = build_engine(self._context)
+        clock.barrier(self._context.device)
+        self.startup_s["build"] = time.perf_counter() - start
+        self.loop = Loop(self._context, self._engine, self._heartbeat, self._gauge.now, self._hook)
+
+    def warm_up(self) -> None:
+        """Run the warm-up steps, reading dtypes and state in the last of them."""
+        start = time.perf_counter()
+        steps = self._spec.protocol.warmup_steps
+        self.loop.tokens.prepare(0, steps + self._spec.protocol.timed_steps)
+        marks = clock.StepMarks(self._context.device, steps)
+        marks.mark()
+        for step in range(steps):
+            self.loop.step(self._look if step + 1 == steps else None)
+            marks.mark()
+        clock.synchronize(self._context.device)
+        self._warmup_s = marks.seconds()
+        self.startup_s["warmup"] = time.perf_counter() - start
+
+    def mismatches(self) -> list[Mismatch]:
+        """Broken promises so far, the same list on every rank."""
+        device = self._context.device
+        losses = torch.tensor(self.loop.losses(), dtype=torch.float64, device=device)
+        tokens = torch.tensor(float(self.loop.tokens_seen), dtype=torch.float64, device=device)
+        if len(losses):
+            dist.all_reduce(losses)
+        dist.all_reduce(tokens)
+        found = numerics_mismatches(self._spec, self._found) if self._found else []
+        if self.loop.next_step:
+            found += token_mismatches(self._spec, int(tokens) // self.loop.next_step)
+        mean = (losses / self._context.world_size).tolist()
+        return found + loss_mismatches(self._spec.protocol.reference_loss, mean, self._spec)
+
+    def time(self) -> None:
+        """The timed window: nothing but steps between its edges."""
+        with clock.collector_paused():
+            self._gauge.open_window()
+            self._window_s, self._steps_s = clock.timed(
+                self._context.device, self._spec.protocol.timed_steps, self.loop.step
+            )
+            self._memory = self._gauge.close_window(None)
+
+    def collect(self) -> None:
+        """One more step, outside the window, to take inventory between its backward and its update."""
+        self._heartbeat.beat(self.loop.next_step, "collect")
+        self.loop.tokens.prepare(self.loop.next_step, 1)
+        self.loop.step(self._take_inventory)
+
+    def result(self) -> RankResult:
+        """Everything measured."""
+        steps = self._spec.total_steps
+        if self._memory is None or self._found is None:
+            raise RuntimeError("result: asked for before the timed window; call time and collect first")
+        return RankResult(
+            rank=self._context.rank,
+            world_size=self._context.world_size,
+            parameters=self._parameters,
+            window_s=self._window_s,
+            step_times_s=self._steps_s,
+            warmup_step_times_s=self._warmup_s,
+            loss=self.loop.losses()[:steps],
+            grad_norm=self.loop.norms()[:steps],
+            memory=self._memory,
+            state=self._state,
+            found=self._found,
+            startup_s=self.startup_s,
+            resolved=self._engine.resolved(),
+            versions=versions(),
+            device_name=device_name(self._context.device),
+        )
+
+    def _look(self) -> None:
+        self._found = self._engine.found()
+
+    def _take_inventory(self) -> None:
+        self._look()
+        self._state = take_inventory(
+            ((h.role, h.tensor) for h in self._engine.holdings()),
+            self._parameters,
+            self._engine.expected_bytes_per_parameter(),
+        )
+
+    @property
+    def _parameters(self) -> int:
+        return self._engine.parameters
+
+
+def versions() -> dict[str, str]:
+    """Versions of what decides speed."""
+    found = {"python": host_platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    if torch.version.cuda:
+        found["cuda"] = torch.version.cuda
+        if torch.cuda.is_available():
+            found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+    return found
+
+
+def device_name(device: torch.device) -> str:
+    """The card's name, or the CPU's model."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return host_platform.processor() or host_platform.machine()

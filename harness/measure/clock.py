@@ -1,0 +1,76 @@
+"""The one clock: a window whose edges are synchronized on all ranks and whose inside is left alone."""
+
+import gc
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+
+import torch
+import torch.distributed as dist
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has done everything that was asked of it."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def barrier(device: torch.device) -> None:
+    """Wait for every rank, device work included."""
+    synchronize(device)
+    dist.barrier(device_ids=[device.index] if device.type == "cuda" else None)
+    synchronize(device)
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """Python's garbage collector, run once and then off: its pauses fall on ranks at different times."""
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.unfreeze()
+
+
+class StepMarks:
+    """Marks between steps: device events on CUDA, read after the window; the host's clock on CPU."""
+
+    def __init__(self, device: torch.device, steps: int) -> None:
+        self._cuda = device.type == "cuda"
+        self._events = [torch.cuda.Event(enable_timing=True) for _ in range(steps + 1)] if self._cuda else []
+        self._times: list[float] = []
+        self._count = 0
+
+    def mark(self) -> None:
+        """Mark the boundary between two steps."""
+        if self._cuda:
+            self._events[self._count].record()
+        else:
+            self._times.append(time.perf_counter())
+        self._count += 1
+
+    def seconds(self) -> list[float]:
+        """Seconds between consecutive marks; the device must have been synchronized."""
+        if self._cuda:
+            used = self._events[: self._count]
+            return [a.elapsed_time(b) / 1e3 for a, b in pairwise(used)]
+        return [b - a for a, b in pairwise(self._times)]
+
+
+def timed(device: torch.device, steps: int, step: Callable[[], None]) -> tuple[float, list[float]]:
+    """Run `step` that many times between two barriers; returns the window and each step, in seconds."""
+    marks = StepMarks(device, steps)
+    barrier(device)
+    start = time.perf_counter()
+    marks.mark()
+    for _ in range(steps):
+        step()
+        marks.mark()
+    synchronize(device)
+    window_s = time.perf_counter() - start
+    barrier(device)
+    return window_s, marks.seconds()

@@ -1,0 +1,74 @@
+"""Memory of one rank: the allocator's peaks, what the driver sees, and the host's side."""
+
+import resource
+from pathlib import Path
+
+import torch
+
+from harness.contract.record import Memory
+from harness.contract.units import GIB, KIB
+
+
+class Gauge:
+    """Reads one device's memory. The cheap reading never calls the driver, so it may be taken in the timed window."""
+
+    def __init__(self, device: torch.device, cap_gib: float | None) -> None:
+        self._device, self._cuda = device, device.type == "cuda"
+        self._retries_before = 0
+        self._outside_bytes = 0
+        self._limit_bytes = -1
+        if self._cuda:
+            total = torch.cuda.get_device_properties(device).total_memory
+            self._limit_bytes = total
+            if cap_gib is not None:
+                self._limit_bytes = min(total, int(cap_gib * GIB))
+                torch.cuda.set_per_process_memory_fraction(self._limit_bytes / total, device)
+            self._capped = self._limit_bytes < total
+
+    def now(self) -> tuple[int, int]:
+        """(allocated, free) bytes; free counts what the allocator may still ask for, -1 when there is no device."""
+        if not self._cuda:
+            return host_rss_bytes(), -1
+        stats = torch.cuda.memory_stats_as_nested_dict(self._device)
+        reserved = stats["reserved_bytes"]["all"]["current"]
+        return stats["allocated_bytes"]["all"]["current"], max(0, self._limit_bytes - self._outside_bytes - reserved)
+
+    def open_window(self) -> None:
+        """Start the peaks afresh; call it outside the timed window."""
+        if not self._cuda:
+            return
+        torch.cuda.reset_peak_memory_stats(self._device)
+        self._retries_before = torch.cuda.memory_stats(self._device).get("num_alloc_retries", 0)
+        free, total = torch.cuda.mem_get_info(self._device)
+        # The cap binds the allocator alone: what NCCL and the context hold does not count against it.
+        self._outside_bytes = 0 if self._capped else total - free - torch.cuda.memory_reserved(self._device)
+
+    def close_window(self, peak_phase: str | None) -> Memory:
+        """The peaks since `open_window`."""
+        if not self._cuda:
+            return Memory(host_rss_peak_bytes=host_rss_peak_bytes(), peak_phase=peak_phase)
+        stats = torch.cuda.memory_stats(self._device)
+        free, total = torch.cuda.mem_get_info(self._device)
+        pinned = torch.cuda.host_memory_stats().get("allocated_bytes.current")
+        return Memory(
+            peak_allocated_bytes=stats["allocated_bytes.all.peak"],
+            peak_active_bytes=stats["active_bytes.all.peak"],
+            peak_reserved_bytes=stats["reserved_bytes.all.peak"],
+            alloc_retries=stats.get("num_alloc_retries", 0) - self._retries_before,
+            device_used_bytes=total - free,
+            non_torch_bytes=total - free - stats["reserved_bytes.all.current"],
+            host_rss_peak_bytes=host_rss_peak_bytes(),
+            host_pinned_bytes=pinned,
+            peak_phase=peak_phase,
+        )
+
+
+def host_rss_bytes() -> int:
+    """Resident memory of this process."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize()
+
+
+def host_rss_peak_bytes() -> int:
+    """Largest resident memory of this process so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB

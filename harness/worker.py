@@ -1,0 +1,100 @@
+"""One rank: set up, pass the parity gate, warm up, run the timed window, then look closer.
+
+    python -m harness.worker --spec SPEC.json --out TRY_FOLDER [--local_rank N]
+
+Rank and world size come from the environment that both launchers set. Leaves heartbeat-<R>.json,
+parity-<R>.json and, at its end, result-<R>.json; exits 0 exactly when the last was written.
+"""
+
+import argparse
+import faulthandler
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from harness.contract.codec import encode
+from harness.contract.heartbeat import HeartbeatWriter
+from harness.contract.spec import RunSpec, read_spec
+
+_STARTED_S = time.perf_counter()
+PARITY_EXIT = 65
+"""Exit code of a rank that the parity gate stopped (EX_DATAERR)."""
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m harness.worker", description=__doc__)
+    parser.add_argument("--spec", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    # The deepspeed launcher passes it; both spellings are in use.
+    parser.add_argument("--local_rank", "--local-rank", type=int, default=None)
+    return parser.parse_args()
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write JSON atomically: readers see the whole file or none."""
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("w", encoding="utf-8") as file:
+        json.dump(encode(value), file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+def main() -> int:
+    """Run one rank from the command line and the environment."""
+    arguments = _arguments()
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    local_rank = int(os.environ.get("LOCAL_RANK", rank if arguments.local_rank is None else arguments.local_rank))
+    spec = read_spec(arguments.spec)
+    heartbeat = HeartbeatWriter(arguments.out, rank)
+    heartbeat.beat(-1, "load")
+    stacks = (arguments.out / f"stacks-{rank}.txt").open("w")
+    faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
+    return _run(spec, arguments.out, heartbeat, rank, world_size, local_rank)
+
+
+def _run(spec: RunSpec, out: Path, heartbeat: HeartbeatWriter, rank: int, world_size: int, local_rank: int) -> int:
+    # The heavy imports come after the first heartbeat, so that a slow disk looks like loading, not like silence.
+    import torch
+    import torch.distributed as dist
+
+    from harness.engines.base import Context
+    from harness.engines.trial import Trial
+    from harness.measure import clock
+    from harness.measure.memory import Gauge
+
+    imported_s = time.perf_counter()
+    heartbeat.beat(-1, "init")
+    cuda = spec.platform.device == "cuda"
+    device = torch.device("cuda", local_rank) if cuda else torch.device("cpu")
+    if cuda:
+        torch.cuda.set_device(device)
+    gauge = Gauge(device, spec.platform.memory_cap_gib)
+    # Offloaded gradients are clipped on the CPU, which needs a backend there as well.
+    dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo", device_id=device if cuda else None)
+    context = Context(spec, rank, world_size, device)
+    trial = Trial(context, heartbeat, gauge, None)
+    trial.startup_s["import"] = imported_s - _STARTED_S
+    trial.startup_s["process_group"] = time.perf_counter() - imported_s
+    trial.build()
+    trial.warm_up()
+    mismatches = trial.mismatches()
+    write_json(out / f"parity-{rank}.json", {"mismatches": mismatches, "arm": spec.identity.arm})
+    if mismatches and spec.identity.arm == "matched":
+        for mismatch in mismatches:
+            print(f"PARITY MISMATCH: {mismatch}", flush=True)
+        return PARITY_EXIT
+    trial.time()
+    trial.collect()
+    heartbeat.beat(trial.loop.next_step, "done")
+    write_json(out / f"result-{rank}.json", trial.result())
+    clock.barrier(device)
+    dist.destroy_process_group()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
