@@ -1,19 +1,40 @@
-"""Read one try's folder: logs, heartbeats and flight-recorder dumps, in the layout of `contract/record.py`."""
+"""Bring a source together: one log, one try's folder, an attempt's folder, or any folder of logs."""
 
+import json
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from harness.contract.diagnosis import Diagnosis
-from harness.contract.heartbeat import read_heartbeat
-from harness.contract.record import RankExit
+from harness.contract.errors import SpecError
+from harness.contract.heartbeat import Heartbeat, read_heartbeat
+from harness.contract.record import RankExit, Record, read_record
 from harness.diagnosis.case import Case, Facts
 from harness.diagnosis.findings import Findings
+from harness.diagnosis.flight_recorder import analyse, find_dumps
+from harness.diagnosis.pod import events_text, read_pods
 from harness.diagnosis.scan import Scanner, scan_path
 from harness.diagnosis.verdict import decide
 
-_RANK_FILE = re.compile(r"(?:^|[^a-z])(?:rank|heartbeat)[-_.]?(?P<rank>\d+)", re.I)
+_RANK_FILE = re.compile(r"(?:^|[^a-z])(?:rank|heartbeat|local_rank)[-_.]?(?P<rank>\d+)", re.I)
+_TORCHRUN_FILE = re.compile(r"^(?P<rank>\d+)[/\\](?:stdout|stderr|error)\.(?:log|json)$")
+_NOT_LOGS = frozenset(
+    {".pkl", ".pickle", ".pt", ".bin", ".safetensors", ".png", ".so", ".pyc", ".tar", ".zip", ".arrow", ".parquet"}
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Source:
+    """What somebody has: a path or an open log, and facts beside it."""
+
+    path: Path | None = None
+    stdin: IO[bytes] | None = None
+    exit_code: int | None = None
+    pod: Any = None
+    events: Any = None
+    flight_recorder: Path | None = None
 
 
 def diagnose(findings: Findings, facts: Facts | None = None) -> Diagnosis:
@@ -32,33 +53,139 @@ def diagnose_folder(
     events: list[Any] | None = None,
     started: bool = True,
 ) -> Diagnosis:
-    """Diagnose one try folder.
+    """Diagnose one try folder (layout: `contract/record.py`).
 
     `completed`: every rank's result is there. `cancelled`: what the supervisor itself did, one of
     preemption, user_cancelled, deadline, stall. `pod`, `events`: as the Kubernetes API returns them.
+    `started`: whether the ranks' processes ran at all.
     """
     scanner = Scanner()
-    for path in log_files(folder):
+    for path in try_logs(folder):
         scan_path(scanner, path, path.relative_to(folder).as_posix(), rank_of(path))
-    beats = [b for p in sorted(folder.glob("heartbeat-*.json")) if (b := read_heartbeat(p)) is not None]
-    facts = Facts(
-        exit_code=launcher_exit_code,
-        exits=tuple(exits),
+    return _judge(
+        scanner,
+        folder=folder,
+        source=Source(exit_code=launcher_exit_code, pod=pod, events=events),
+        exits=tuple(exits) or read_exits(folder),
         completed=completed,
         cancelled=cancelled,
-        heartbeats=tuple(beats),
+        started=started,
+    )
+
+
+def diagnose_source(source: Source) -> Diagnosis:
+    """Diagnose what the command line was given. Raises OSError when it cannot be read."""
+    scanner = Scanner()
+    if source.path is None:
+        if source.stdin is not None:
+            scanner.scan(source.stdin, "-")
+        return _judge(scanner, source=source)
+    if not source.path.is_dir():
+        with source.path.open("rb") as handle:
+            scanner.scan(handle, source.path.name, None)
+        return _judge(scanner, source=source)
+    if (source.path / "record.json").is_file() and (record := _record(source.path)) is not None:
+        return _again(source, record)
+    for path in any_logs(source.path):
+        scan_path(scanner, path, path.relative_to(source.path).as_posix(), rank_of(path, source.path))
+    return _judge(scanner, source=source, folder=source.path, exits=read_exits(source.path))
+
+
+def _again(source: Source, record: Record) -> Diagnosis:
+    """Diagnose an old attempt anew: its last try, with the exits that its record holds."""
+    assert source.path is not None
+    if not record.tries:
+        return record.diagnosis
+    last = record.tries[-1]
+    folder = source.path / f"try-{last.index}"
+    if not folder.is_dir():
+        return record.diagnosis
+    told = last.diagnosis.outcome
+    kept = {"preemption", "user_cancelled", "deadline"} & {told} if last.diagnosis.confidence == "high" else set()
+    return diagnose_folder(
+        folder,
+        exits=last.exits,
+        launcher_exit_code=last.launcher_exit_code if source.exit_code is None else source.exit_code,
+        completed=told in ("ok", "parity_mismatch"),
+        cancelled=next(iter(kept), None),
+        pod=source.pod,
+        events=source.events,
+    )
+
+
+def _judge(
+    scanner: Scanner,
+    *,
+    source: Source,
+    folder: Path | None = None,
+    exits: tuple[RankExit, ...] = (),
+    completed: bool = False,
+    cancelled: str | None = None,
+    started: bool = True,
+) -> Diagnosis:
+    pods = read_pods(source.pod)
+    if source.events is not None:
+        scanner.scan(events_text(source.events), "events")
+    scanner.findings.started_pod |= pods.started
+    dumps = find_dumps(source.flight_recorder) if source.flight_recorder else []
+    if folder is not None:
+        dumps += [p for place in (folder, folder / "flight-recorder") for p in find_dumps(place)]
+    facts = Facts(
+        exit_code=source.exit_code if source.exit_code is not None else pods.exit_code,
+        exits=exits,
+        completed=completed,
+        cancelled=cancelled,
+        verdicts=tuple(pods.verdicts),
+        stuck=analyse(dumps) if dumps else None,
+        heartbeats=read_heartbeats(folder) if folder is not None else (),
         started=started,
     )
     return diagnose(scanner.findings, facts)
 
 
-def log_files(folder: Path) -> list[Path]:
+def try_logs(folder: Path) -> list[Path]:
     """rank-*.log in the order of ranks, then launcher.log: what a rank says comes before what is said of it."""
     ranks = sorted((p for p in folder.glob("rank-*.log*") if p.is_file()), key=lambda p: (rank_of(p) or 0, p.name))
     return ranks + sorted(p for p in folder.glob("launcher.log*") if p.is_file())
 
 
-def rank_of(path: Path) -> int | None:
-    """The rank that a file's name gives: `rank-3.log`, `rank_3.txt`."""
+def any_logs(folder: Path) -> list[Path]:
+    """Every file below a folder that may be a log; the ranks' own ones first."""
+    if (folder / "launcher.log").is_file():
+        return try_logs(folder)
+    files = [p for p in folder.rglob("*") if p.is_file() and p.suffix.lower() not in _NOT_LOGS and p.name[:1] != "."]
+    files = [p for p in files if p not in set(find_dumps(p.parent)) and not p.name.startswith(("heartbeat-", "exit-"))]
+    return sorted(files, key=lambda p: ((r := rank_of(p, folder)) is None, r or 0, p.as_posix()))
+
+
+def rank_of(path: Path, top: Path | None = None) -> int | None:
+    """The rank that a file's name gives: `rank-3.log`, `rank_3.txt`, torchrun's `3/stderr.log`."""
     match = _RANK_FILE.search(path.name)
+    if match is None and top is not None:
+        match = _TORCHRUN_FILE.match("/".join(path.parts[-2:]))
     return int(match["rank"]) if match else None
+
+
+def read_heartbeats(folder: Path) -> tuple[Heartbeat, ...]:
+    """The last heartbeat of every rank, in the order of ranks."""
+    found = [read_heartbeat(path) for path in folder.glob("heartbeat-*.json")]
+    return tuple(sorted((b for b in found if b is not None), key=lambda b: b.rank))
+
+
+def read_exits(folder: Path) -> tuple[RankExit, ...]:
+    """exit-<rank>.json of every rank that left one, in the order of ranks."""
+    exits = []
+    for path in folder.glob("exit-*.json"):
+        try:
+            plain = json.loads(path.read_text(encoding="utf-8"))
+            exits.append(RankExit(rank=plain["rank"], exit_code=plain["exit_code"], signal=plain.get("signal")))
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return tuple(sorted(exits, key=lambda e: e.rank))
+
+
+def _record(folder: Path) -> Record | None:
+    try:
+        return read_record(folder / "record.json")
+    except SpecError:
+        return None

@@ -130,6 +130,13 @@ def first_match(text: str, candidates: tuple[int, ...]) -> tuple[Signature | Non
     return None, None
 
 
+def match_text(text: str) -> Signature | None:
+    """The signature of a message that stands alone, for example a container's last words."""
+    candidates = SignatureShapes().judge(re.sub(r"\d", "", text.lower()).encode())
+    signature, _ = first_match(text, candidates or ())
+    return signature if signature is not None and signature.tier in (Tier.VERDICT, Tier.CAUSE) else None
+
+
 def scan_path(scanner: Scanner, path: Path, name: str, rank: int | None = None) -> None:
     """Scan one file; one that cannot be opened is noted as unreadable."""
     try:

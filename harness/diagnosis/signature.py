@@ -4,8 +4,8 @@ import re
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from harness.contract.diagnosis import Confidence
-from harness.contract.outcome import outcome
+
+from harness.contract.outcome import Confidence, outcome
 
 
 class Tier(IntEnum):

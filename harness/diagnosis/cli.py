@@ -1,0 +1,107 @@
+"""`python -m harness diagnose`: what happened, from whatever log lies around."""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from harness.contract.diagnosis import Diagnosis, Evidence
+from harness.contract.outcome import OUTCOMES
+from harness.diagnosis.folder import Source, diagnose_source
+from harness.diagnosis.inert import plain
+from harness.diagnosis.redact import Redactor
+from harness.diagnosis.stream import decompress
+
+NO_INPUT = 66
+"""Exit status when an input cannot be read (EX_NOINPUT)."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Diagnose and print; 0 when there is a diagnosis (`unknown` is one), 66 when an input cannot be read."""
+    arguments = _parser().parse_args(argv)
+    try:
+        if arguments.redact:
+            return _redact(arguments.source)
+        source = Source(
+            path=None if arguments.source == "-" else Path(arguments.source),
+            stdin=sys.stdin.buffer if arguments.source == "-" else None,
+            exit_code=arguments.exit_code,
+            pod=_json(arguments.pod),
+            events=_json(arguments.events),
+            flight_recorder=arguments.flight_recorder,
+        )
+        found = diagnose_source(source)
+    except OSError as error:
+        name = plain(str(error.filename or arguments.source))
+        print(f"diagnose: {name}: {error.strerror}; give a log, a folder of logs or - for standard input",
+              file=sys.stderr)  # fmt: skip
+        return NO_INPUT
+    except ValueError as error:
+        print(f"diagnose: {plain(str(error))}", file=sys.stderr)
+        return NO_INPUT
+    print(json.dumps(as_json(found), indent=2) if arguments.json else as_text(found))
+    return 0
+
+
+def as_json(found: Diagnosis) -> dict[str, Any]:
+    """The one object that --json prints; every text in it is free of control characters."""
+    return {
+        "outcome": found.outcome,
+        "confidence": found.confidence,
+        "culprit_rank": found.culprit_rank,
+        "evidence": [{"file": plain(e.file), "line": e.line, "text": plain(e.text)} for e in found.evidence],
+        "runner_up": found.runner_up,
+        "sentence": plain(found.sentence),
+    }
+
+
+def as_text(found: Diagnosis) -> str:
+    """What --json says, for a reader at a terminal."""
+    known = OUTCOMES[found.outcome]
+    rank = f", culprit rank {found.culprit_rank}" if found.culprit_rank is not None else ""
+    lines = [f"{found.outcome} ({found.confidence} confidence{rank})", f"  {plain(found.sentence)}"]
+    lines += [f"  {_place(e)}: {plain(e.text)[:240]}" for e in found.evidence]
+    if found.runner_up is not None:
+        lines.append(f"  or else: {found.runner_up}")
+    if found.outcome != "ok":
+        lines.append(f"  next: {known.advice}")
+    return "\n".join(lines)
+
+
+def _place(evidence: Evidence) -> str:
+    return plain(f"{evidence.file}:{evidence.line}" if evidence.line else evidence.file)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m harness diagnose", description=__doc__)
+    parser.add_argument(
+        "source", metavar="FILE|DIR|-", help="a log (text, gz, zst), a folder of logs, an attempt, or -"
+    )
+    parser.add_argument("--exit-code", type=int, help="exit code of the launcher or container, if known")
+    parser.add_argument("--pod", type=Path, help="the pod as JSON (kubectl get pod NAME -o json)")
+    parser.add_argument("--events", type=Path, help="its events as JSON (kubectl get events -o json)")
+    parser.add_argument("--flight-recorder", type=Path, metavar="DIR", help="folder of flight-recorder dumps")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--redact", action="store_true",
+                        help="do not diagnose: print the log without hosts, addresses, users, paths and tokens")  # fmt: skip
+    return parser
+
+
+def _json(path: Path | None) -> Any:
+    if path is None:
+        return None
+    try:
+        return json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: expected JSON as kubectl -o json prints it, found: {error}") from None
+
+
+def _redact(source: str) -> int:
+    redactor = Redactor()
+    handle = sys.stdin.buffer if source == "-" else Path(source).open("rb")
+    with handle:
+        for raw in decompress(handle):
+            sys.stdout.write(redactor.line(raw.decode("utf-8", "replace")))
+    return 0
