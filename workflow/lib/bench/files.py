@@ -1,7 +1,6 @@
 """Reading what people write: YAML with its mistakes named, JSON, and atomic writing."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,7 @@ class _Loader(_Base):  # type: ignore[misc]
 def read_mapping(path: Path) -> dict[str, Any]:
     """Parse a YAML file that must be a mapping. Raises SpecError naming the file, and the line of a syntax error."""
     try:
-        plain = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506 (a safe loader)
+        plain = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
     except OSError as error:
         raise SpecError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
@@ -73,7 +72,7 @@ def write_text(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.part")
     part.write_text(text, encoding="utf-8")
-    os.replace(part, path)
+    part.replace(path)
 
 
 def find_named(kind: str, name: str, folder: Path, suffix: str, skip: str | None = None) -> Path:

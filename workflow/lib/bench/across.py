@@ -1,0 +1,82 @@
+"""Findings across platforms: what turns with the card, the pipe or the number of GPUs."""
+
+from collections.abc import Iterable
+
+from bench.cells import nccl_share
+from bench.finding import Finding, percent, times, uncertainty
+from bench.results import Results
+
+
+def stage_order(results: Results) -> Iterable[Finding]:
+    """ZeRO-3 against ZeRO-2 on every platform: which pipe turns the order around."""
+    for arm in results.arms:
+        parts, ratios = [], {}
+        for platform in results.platforms:
+            ratio = results.speed_ratio(results.get(platform, "zero-3", arm), results.get(platform, "zero-2", arm))
+            if ratio is None:
+                continue
+            ratios[platform] = ratio.value
+            if ratio.tie:
+                parts.append(f"on {platform} they tie (ratio {times(ratio)})")
+            elif ratio.value > 1:
+                parts.append(f"on {platform} zero-3 is {ratio.change * 100:.0f}% ahead of zero-2{uncertainty(ratio)}")
+            else:
+                ahead = 1 / ratio.value
+                parts.append(f"on {platform} zero-2 is {ahead:.2f}x as fast as zero-3{uncertainty(ratio)}")
+        if parts:
+            flips = len({value > 1 for value in ratios.values()}) > 1
+            verdict = "the order of zero-2 and zero-3 turns with the platform" if flips else "zero-3 against zero-2"
+            yield Finding(
+                kind="stage_order", sentence=f"{arm}: {verdict}: {'; '.join(parts)}.", numbers={"arm": arm} | ratios
+            )
+
+
+def nccl_growth(results: Results) -> Iterable[Finding]:
+    """The NCCL share of the same config on each platform."""
+    for arm in results.arms:
+        rows = {}
+        for config in results.configs():
+            cells = [results.get(platform, config, arm) for platform in results.platforms]
+            shares = [(c.key[0], s.median) for c in cells if c is not None and (s := c.summary(nccl_share))]
+            if len(shares) > 1:
+                rows[config] = shares
+        if rows:
+            places = " -> ".join(dict.fromkeys(platform for shares in rows.values() for platform, _ in shares))
+            text = "; ".join(
+                f"{config} {' -> '.join(f'{share * 100:.1f}%' for _, share in shares)}"
+                for config, shares in rows.items()
+            )
+            yield Finding(
+                kind="nccl_share",
+                sentence=f"{arm}: share of kernel time spent in NCCL, {places}: {text}.",
+                numbers={"arm": arm, **{config: [share for _, share in shares] for config, shares in rows.items()}},
+            )
+
+
+def pipes(results: Results) -> Iterable[Finding]:
+    """The same cards over another interconnect."""
+    entries = {key[0]: cell.cell.spec.platform for key, cell in results.cells.items() if cell.cell.spec}
+    for wide in results.platforms:
+        for thin in results.platforms:
+            a, b = entries.get(wide), entries.get(thin)
+            if a is None or b is None or a.interconnect != "nvlink" or b.interconnect == "nvlink":
+                continue
+            if (a.accelerator, a.world_size, a.memory_cap_gib) != (b.accelerator, b.world_size, b.memory_cap_gib):
+                continue
+            yield from _pipe(results, wide, thin)
+
+
+def _pipe(results: Results, wide: str, thin: str) -> Iterable[Finding]:
+    for arm in results.arms:
+        ratios = {}
+        for config in results.configs():
+            ratio = results.speed_ratio(results.get(thin, config, arm), results.get(wide, config, arm))
+            if ratio is not None:
+                ratios[config] = ratio
+        if ratios:
+            text = ", ".join(f"{config} {'0%' if r.tie else percent(r.change)}" for config, r in ratios.items())
+            yield Finding(
+                kind="pipe",
+                sentence=f"{arm}: the same GPUs over {thin} instead of {wide} change the speed: {text}.",
+                numbers={"arm": arm, "thin": thin, "wide": wide, **{c: r.value for c, r in ratios.items()}},
+            )

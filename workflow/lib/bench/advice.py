@@ -1,0 +1,73 @@
+"""What to use when: the choices the records support, per platform and arm."""
+
+from typing import Any
+
+from bench.cells import CellResult
+from bench.cost import cell_cost
+from bench.matrix import Matrix
+from bench.results import Results, speed
+from harness.contract.units import GB
+
+
+def choices(matrix: Matrix, results: Results) -> list[dict[str, Any]]:
+    """For each platform and arm: the fastest, what ties with it, the lightest, and what did not run."""
+    return [
+        choice for platform, arm in results.places() if (choice := _choice(matrix, results, platform, arm)) is not None
+    ]
+
+
+def _choice(matrix: Matrix, results: Results, platform: str, arm: str) -> dict[str, Any] | None:
+    cells = [cell for key, cell in results.cells.items() if (key[0], key[2]) == (platform, arm)]
+    alive = sorted((cell for cell in cells if cell.finished), key=speed, reverse=True)
+    if not alive:
+        return None
+    best = alive[0]
+    ties = [cell.key[1] for cell in alive[1:] if (ratio := results.speed_ratio(cell, best)) is not None and ratio.tie]
+    weighed = sorted((peak, cell.key[1], cell) for cell in alive if (peak := cell.peak()))
+    lightest = weighed[0] if weighed else None
+    return {
+        "platform": platform,
+        "arm": arm,
+        "device": matrix.platforms[platform].device,
+        "best": best.key[1],
+        "tokens_per_s": speed(best),
+        "peak_gb": _peak_gb(best),
+        "remedied": best.dagger,
+        "usd_per_mtoken": cell_cost(best, matrix.platforms[platform].price),
+        "ties": ties,
+        "runner_up": _second(alive, ties),
+        "lightest": lightest[1] if lightest else None,
+        "lightest_gb": lightest[0] / GB if lightest else None,
+        "lightest_slowdown": speed(best) / speed(lightest[2]) if lightest and speed(lightest[2]) else None,
+        "failed": [(cell.key[1], cell.outcome) for cell in cells if not cell.finished and cell.cell.exclusion is None],
+        "repeats": min(len(cell.finished) for cell in alive),
+    }
+
+
+def _second(alive: list[CellResult], ties: list[str]) -> dict[str, Any] | None:
+    for cell in alive[1:]:
+        if cell.key[1] not in ties:
+            return {"config": cell.key[1], "lead_percent": (speed(alive[0]) / speed(cell) - 1) * 100}
+    return None
+
+
+def _peak_gb(cell: CellResult) -> float | None:
+    peak = cell.peak()
+    return None if peak is None else peak / GB
+
+
+def recommendations(chosen: list[dict[str, Any]]) -> list[str]:
+    """The choices as advice, one sentence each."""
+    lines = []
+    for c in chosen:
+        where = f"{c['platform']}, {c['arm']}"
+        if c["device"] != "cuda":
+            lines.append(f"{where}: CPU speeds do not carry over to GPUs; use this study to check that engines agree.")
+            continue
+        lines.append(f"{where}: when it fits, {' or '.join([c['best'], *c['ties']])}.")
+        if c["lightest"] and c["lightest"] != c["best"]:
+            lines.append(
+                f"{where}: when memory is short, {c['lightest']}: {c['lightest_gb']:.2f} GB, "
+                f"{c['lightest_slowdown']:.1f}x slower than {c['best']}."
+            )
+    return lines

@@ -1,0 +1,149 @@
+"""Figures as deterministic SVG: the same context gives the same bytes."""
+
+import io
+from typing import Any
+
+from harness.contract.units import GB
+
+COLORS = {"defaults": "#8fb8de", "matched": "#1f5f99", "tuned": "#0b2f52"}
+SHARES = {
+    "compute": ("compute", "#1f5f99"),
+    "exposed_communication": ("exposed communication", "#d1662f"),
+    "exposed_copy": ("exposed copies", "#e0b13c"),
+    "idle": ("idle", "#c9ced6"),
+}
+ALIVE, DEAD = "#2e7d4f", "#b3261e"
+
+
+def draw(context: dict[str, Any]) -> dict[str, str]:
+    """Figure name -> SVG text: throughput and memory always, time and survival when there is something to show."""
+    import matplotlib
+
+    style = {
+        "svg.hashsalt": "bench",
+        "svg.fonttype": "path",
+        "font.size": 9,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "figure.constrained_layout.use": True,
+    }
+    with matplotlib.rc_context(style):
+        figures = {
+            "throughput": _bars(context, "tokens_per_s", "tok/s, all ranks"),
+            "memory": _bars(context, "peak_gb", "peak GB, fullest rank"),
+        }
+        if context["time"]:
+            figures["time"] = _time(context["time"])
+        if context["survival"]:
+            figures["survival"] = _survival(context["survival"])
+        return {name: _svg(figure) for name, figure in figures.items()}
+
+
+def _svg(figure: Any) -> str:
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    return buffer.getvalue()
+
+
+def _figure(rows: int, height: float) -> Any:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, height))
+    return figure, figure.subplots(rows, 1, squeeze=False)[:, 0]
+
+
+def _number(row: dict[str, Any], column: str) -> tuple[float | None, float, float]:
+    value = row[column]
+    if isinstance(value, dict):
+        return value["median"], value["median"] - value["low"], value["high"] - value["median"]
+    return value, 0.0, 0.0
+
+
+def _bars(context: dict[str, Any], column: str, label: str) -> Any:
+    """Horizontal bars, one panel a platform; a cell without a number shows its outcome."""
+    platforms = context["platforms"]
+    counts = [len(p["tables"][0]["rows"]) for p in platforms]
+    arms = len(platforms[0]["tables"])
+    figure, axes = _figure(len(platforms), sum(0.9 + n * (0.16 + 0.14 * arms) for n in counts))
+    for axis, platform in zip(axes, platforms, strict=True):
+        _bar_panel(axis, platform, column)
+        axis.set_title(platform["name"], loc="left", fontweight="bold")
+        axis.set_xlabel(label)
+    return figure
+
+
+def _bar_panel(axis: Any, platform: dict[str, Any], column: str) -> None:
+    tables = platform["tables"]
+    names = [row["config"] for row in tables[0]["rows"]]
+    width = 0.8 / len(tables)
+    for place, table in enumerate(tables):
+        offset = (place - (len(tables) - 1) / 2) * width
+        for y, row in enumerate(table["rows"]):
+            value, below, above = _number(row, column)
+            if value is None:
+                axis.text(0, y + offset, f" {row['outcome']}", va="center", fontsize=7, color=DEAD)
+                continue
+            failed = row["outcome"] != "ok"
+            axis.barh(
+                y + offset,
+                value,
+                width * 0.92,
+                color="white" if failed else COLORS[table["arm"]],
+                edgecolor=DEAD if failed else COLORS[table["arm"]],
+                hatch="////" if failed else None,
+                label=table["arm"] if y == 0 else None,
+            )
+            if below or above:
+                axis.errorbar(value, y + offset, xerr=[[below], [above]], color="#333333", capsize=2, linewidth=0.8)
+            mark = " \u2020" if row["dagger"] else ""
+            text = f"  {value:.0f}{mark}" if column == "tokens_per_s" else f"  {value:.2f}{mark}"
+            axis.text(value + above, y + offset, text, va="center", fontsize=7)
+    axis.set_yticks(range(len(names)), names)
+    axis.invert_yaxis()
+    axis.margins(x=0.12)
+    axis.set_xlim(left=0)
+    if len(tables) > 1:
+        handles = _arm_handles([table["arm"] for table in tables])
+        axis.legend(handles=handles, loc="lower right", bbox_to_anchor=(1, 1), ncols=len(tables), frameon=False)
+
+
+def _arm_handles(arms: list[str]) -> list[Any]:
+    from matplotlib.patches import Patch
+
+    return [Patch(color=COLORS[arm], label=arm) for arm in arms]
+
+
+def _time(rows: list[dict[str, Any]]) -> Any:
+    """Stacked shares of a step, one bar a cell."""
+    figure, (axis,) = _figure(1, 1.2 + 0.26 * len(rows))
+    names = [f"{row['platform']}  {row['config']}  {row['arm']}" for row in rows]
+    left = [0.0] * len(rows)
+    for key, (label, color) in SHARES.items():
+        values = [row[key] for row in rows]
+        axis.barh(range(len(rows)), values, 0.75, left=left, color=color, label=label)
+        left = [a + b for a, b in zip(left, values, strict=True)]
+    axis.set_yticks(range(len(rows)), names)
+    axis.invert_yaxis()
+    axis.set_xlim(0, 100)
+    axis.set_xlabel("% of a step, profiled pass")
+    axis.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=len(SHARES), frameon=False)
+    return figure
+
+
+def _survival(lines: list[dict[str, Any]]) -> Any:
+    """Configs by the memory they need: what lived, what died, and the interval between."""
+    figure, axes = _figure(len(lines), sum(1.0 + 0.24 * len(line["points"]) for line in lines))
+    for axis, line in zip(axes, lines, strict=True):
+        if line["high"] is not None:
+            axis.axvspan(line["low"] / GB, line["high"] / GB, color="#f1e3c6", label="survival line")
+        for y, point in enumerate(line["points"]):
+            color = ALIVE if point["alive"] else DEAD
+            axis.hlines(y, 0, point["bytes"] / GB, color="#d9dde3", linewidth=1, zorder=1)
+            axis.plot(point["bytes"] / GB, y, "o" if point["alive"] else "X", color=color, markersize=7)
+            axis.text(point["bytes"] / GB, y, f"   {point['bytes'] / GB:.2f}", va="center", fontsize=7)
+        axis.set_yticks(range(len(line["points"])), [p["config"] for p in line["points"]])
+        axis.set_title(f"{line['platform']}, {line['arm']}", loc="left", fontweight="bold")
+        axis.set_xlim(left=0)
+        axis.margins(x=0.1, y=0.12)
+        axis.set_xlabel("peak GB a rank; cross: died without a remedy")
+    return figure

@@ -1,0 +1,205 @@
+"""Findings: sentences computed from the records, each with its numbers beside it.
+
+A finding appears only when the cells it compares were measured; nothing here knows a published number.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from bench.across import nccl_growth, pipes, stage_order
+from bench.deaths import SurvivalLine
+from bench.finding import Finding, peak_gb, percent, times, uncertainty
+from bench.precision import parameters_of, state_bytes
+from bench.results import Results, speed
+from harness.contract.units import GB
+
+OFFLOADED = {"fsdp2-reshard": "fsdp2-reshard-offload", "zero-3": "zero-3-offload"}
+"""Config -> the same one with parameters and optimizer state in host memory."""
+
+
+def head_to_head(results: Results) -> Iterable[Finding]:
+    """FSDP2 with resharding against ZeRO-3: the same sharding by two engines."""
+    for platform, arm in results.places():
+        fsdp, zero = results.get(platform, "fsdp2-reshard", arm), results.get(platform, "zero-3", arm)
+        ratio = results.speed_ratio(fsdp, zero)
+        if fsdp is None or zero is None or ratio is None:
+            continue
+        numbers: dict[str, Any] = {"platform": platform, "arm": arm, "ratio": ratio.value, "tie": ratio.tie}
+        speeds = f"{speed(fsdp):.0f} against {speed(zero):.0f} tok/s"
+        text = f"{platform}, {arm}: fsdp2-reshard trains {times(ratio)} as fast as zero-3, {speeds}"
+        if ratio.tie:
+            text = f"{platform}, {arm}: fsdp2-reshard and zero-3 tie on speed, ratio {times(ratio)}, {speeds}"
+        mine, theirs = peak_gb(fsdp), peak_gb(zero)
+        if mine and theirs:
+            numbers["peak_change"] = mine / theirs - 1
+            word = "lighter" if mine < theirs else "heavier"
+            text += (
+                f", and is {abs(mine / theirs - 1) * 100:.0f}% {word} at its peak ({mine:.2f} against {theirs:.2f} GB)"
+            )
+        yield Finding(kind="head_to_head", sentence=text + ".", numbers=numbers)
+
+
+def precision(results: Results) -> Iterable[Finding]:
+    """How much of that memory difference the numerics alone account for."""
+    for platform, arm in results.places():
+        fsdp, zero = results.get(platform, "fsdp2-reshard", arm), results.get(platform, "zero-3", arm)
+        if fsdp is None or zero is None or fsdp.cell.spec is None or zero.cell.spec is None:
+            continue
+        ranks, count = fsdp.cell.spec.platform.world_size, parameters_of(fsdp)
+        mine, theirs = state_bytes(fsdp.cell.spec), state_bytes(zero.cell.spec)
+        light, heavy = fsdp.peak(), zero.peak()
+        if mine >= theirs or not (count and light and heavy) or light >= heavy:
+            continue
+        expected, measured = (theirs - mine) * count / GB, (heavy - light) / GB
+        moments = fsdp.cell.spec.numerics.optimizer_state, zero.cell.spec.numerics.optimizer_state
+        whole = expected >= measured
+        yield Finding(
+            kind="precision",
+            sentence=(
+                f"{platform}, {arm}: the memory difference is {'' if whole else 'partly '}precision: fsdp2-reshard "
+                f"keeps {mine * ranks:.0f} bytes of state per parameter over all ranks ({moments[0]} Adam), zero-3 "
+                f"keeps {theirs * ranks:.0f} ({moments[1]} Adam). On {ranks} ranks that alone predicts {expected:.1f} "
+                f"GB a rank less; {measured:.1f} GB less were measured. Two different trainings are compared."
+            ),
+            numbers={
+                "platform": platform,
+                "arm": arm,
+                "state_bytes": (mine * ranks, theirs * ranks),
+                "expected_gb": expected,
+                "measured_gb": measured,
+            },
+        )
+
+
+def reshard_price(results: Results) -> Iterable[Finding]:
+    """What freeing the parameters after forward costs, and what it gives back."""
+    for platform, arm in results.places():
+        free, keep = results.get(platform, "fsdp2-reshard", arm), results.get(platform, "fsdp2-noreshard", arm)
+        ratio = results.speed_ratio(free, keep)
+        if free is None or keep is None or ratio is None:
+            continue
+        saved = (keep.peak() or 0) - (free.peak() or 0)
+        price = "nothing beyond the noise" if ratio.tie else f"{percent(ratio.change)} speed"
+        yield Finding(
+            kind="reshard_price",
+            sentence=(
+                f"{platform}, {arm}: resharding after forward costs {price}{uncertainty(ratio)} "
+                f"and gives back {saved / GB:.2f} GB."
+            ),
+            numbers={
+                "platform": platform,
+                "arm": arm,
+                "change": ratio.change,
+                "tie": ratio.tie,
+                "saved_gb": saved / GB,
+            },
+        )
+
+
+def offload_exchange(results: Results) -> Iterable[Finding]:
+    """What each gigabyte that offload gives back costs in speed."""
+    for platform, arm in results.places():
+        for config, offloaded in OFFLOADED.items():
+            here, away = results.get(platform, config, arm), results.get(platform, offloaded, arm)
+            ratio = results.speed_ratio(here, away)
+            if here is None or away is None or ratio is None or here.cell.spec is None:
+                continue
+            if here.cell.spec.platform.device != "cuda":
+                continue
+            before, after = peak_gb(here), peak_gb(away)
+            if not before or not after:
+                continue
+            yield Finding(
+                kind="offload",
+                sentence=(
+                    f"{platform}, {arm}: offload takes {config} from {before:.2f} to {after:.2f} GB "
+                    f"and makes it {ratio.value:.1f}x slower{uncertainty(ratio)}."
+                ),
+                numbers={
+                    "platform": platform,
+                    "arm": arm,
+                    "config": config,
+                    "slowdown": ratio.value,
+                    "before_gb": before,
+                    "after_gb": after,
+                },
+            )
+
+
+def survival(lines: Iterable[SurvivalLine]) -> Iterable[Finding]:
+    """The memory interval between what lived and what died, and whether need foretells how soon."""
+    for line in lines:
+        where = f"{line.platform}, {line.arm}"
+        lived = f"{line.survivor} at {line.survivor_bytes / GB:.1f} GB lived"
+        if line.casualty_bytes is None:
+            yield Finding(kind="survival", sentence=f"{where}: {lived}; how much the dead needed is not known.")
+            continue
+        low, high = line.survivor_bytes / GB, line.casualty_bytes / GB
+        text = (
+            f"{where}: the survival line runs between {low:.1f} and {high:.1f} GB: {lived}, "
+            f"{line.casualty} at {high:.1f} GB died without a remedy"
+        )
+        if len(line.lasted) > 1:
+            story = ", ".join(f"{config} ({peak / GB:.1f} GB) after {n}" for config, peak, n in line.lasted)
+            lesson = ""
+            if line.trend is not None and abs(line.trend) > 0.9:
+                lesson = f"; the farther above the line, the {'sooner' if line.trend < 0 else 'later'} the death"
+            text += f"; {line.unit} completed before death: {story}{lesson}"
+        yield Finding(
+            kind="survival",
+            sentence=text + ".",
+            numbers={"platform": line.platform, "low_gb": low, "high_gb": high, "trend": line.trend},
+        )
+
+
+def does_not_fit(results: Results) -> Iterable[Finding]:
+    """Cells that ran out of memory in every run."""
+    for (platform, config, arm), cell in results.cells.items():
+        if cell.outcome not in ("cuda_oom", "cuda_oom_fragmentation"):
+            continue
+        sentences = [run.newest.diagnosis.sentence for run in cell.runs if run.newest]
+        yield Finding(
+            kind="does_not_fit",
+            sentence=f"{platform}, {arm}: {config} does not fit.",
+            detail=sentences[0] if sentences else "",
+            numbers={"platform": platform, "arm": arm, "config": config},
+        )
+
+
+def arms_apart(results: Results) -> Iterable[Finding]:
+    """How much of the speed difference between the engines is numerics: the same pair in both arms."""
+    for platform in results.platforms:
+        ratios = {}
+        for arm in ("defaults", "matched"):
+            pair = results.get(platform, "fsdp2-reshard", arm), results.get(platform, "zero-3", arm)
+            ratio = results.speed_ratio(*pair)
+            if ratio is not None:
+                ratios[arm] = ratio
+        if len(ratios) == 2:
+            shipped, equal = ratios["defaults"], ratios["matched"]
+            yield Finding(
+                kind="arms",
+                sentence=(
+                    f"{platform}: fsdp2-reshard over zero-3 is {times(shipped)} as shipped and {times(equal)} at "
+                    f"equal numerics: a factor {shipped.value / equal.value:.2f} is precision and optimizer kernels."
+                ),
+                numbers={"platform": platform, "defaults": shipped.value, "matched": equal.value},
+            )
+
+
+FINDERS: tuple[Callable[[Results], Iterable[Finding]], ...] = (
+    head_to_head,
+    arms_apart,
+    precision,
+    reshard_price,
+    stage_order,
+    pipes,
+    nccl_growth,
+    offload_exchange,
+    does_not_fit,
+)
+
+
+def find_all(results: Results, lines: Iterable[SurvivalLine]) -> list[Finding]:
+    """Every finding the records support, in reading order."""
+    return [finding for finder in FINDERS for finding in finder(results)] + list(survival(lines))

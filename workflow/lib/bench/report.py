@@ -1,0 +1,132 @@
+"""The report: one context of plain values, two templates, the figures. Written from records alone."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.advice import choices, recommendations
+from bench.cells import CellResult, collect
+from bench.deaths import Death, SurvivalLine, find_deaths, memory_needs, survival_lines
+from bench.figures import draw
+from bench.files import write_text
+from bench.findings import find_all
+from bench.matrix import Matrix
+from bench.render import render
+from bench.results import Results
+from bench.runs import MISSING, load_runs, readable
+from bench.sections import death_rows, platform_sections, provenance, summary_rows, time_rows
+from harness.contract.outcome import OUTCOMES
+
+ARMS = {
+    "defaults": "each engine as shipped; FSDP2 and DDP on a bf16 model keep bf16 Adam states, ZeRO keeps fp32 masters.",
+    "matched": "equal numerics: fp32 masters and moments, bf16 compute, fp32 reduction, one fused AdamW, hooks off.",
+    "tuned": "matched numerics, each config at the best of its declared trials, the same number for each.",
+}
+
+HEADINGS = {
+    "nccl_percent": "NCCL share",
+    "state_bytes": "state B/param",
+    "reserved_gb": "reserved GB",
+    "mfu_percent": "MFU",
+    "loss": "last loss",
+    "parity_percent": "loss off reference",
+    "usd_per_mtoken": "$/Mtoken",
+}
+
+
+def build(matrix: Matrix, results_folder: Path) -> dict[str, Any]:
+    """Everything the templates show, computed."""
+    loaded = load_runs(matrix, results_folder)
+    cells = collect(loaded)
+    results = Results(cells, matrix.study.platforms, matrix.study.arms)
+    needs = memory_needs(cells.values())
+    deaths = find_deaths(cells.values(), needs)
+    lines = survival_lines(cells.values(), deaths, needs)
+    origin = provenance(readable(loaded))
+    chosen = choices(matrix, results)
+    return {
+        "name": matrix.study.name,
+        "title": matrix.study.title or matrix.study.name,
+        "description": matrix.study.description,
+        "facts": _facts(matrix),
+        "faults": bool(matrix.study.faults) or origin["faults"],
+        "arms": ARMS,
+        "headings": HEADINGS,
+        "counts": _counts(list(cells.values())),
+        "choices": chosen,
+        "findings": find_all(results, lines),
+        "platforms": platform_sections(matrix, results),
+        "summary": summary_rows(matrix, results),
+        "time": time_rows(results),
+        "deaths": death_rows(deaths),
+        "advices": _advices(deaths),
+        "survival": _survival(lines, cells, needs),
+        "advice": recommendations(chosen),
+        "remedy_names": ", ".join(sorted({d.cured_by for d in deaths if d.cured_by})) or "named in the record",
+        "provenance": origin,
+    }
+
+
+def write_report(matrix: Matrix, results_folder: Path) -> Path:
+    """Write report.md, report.html and figures/; give back the Markdown's path."""
+    context = build(matrix, results_folder)
+    figures = draw(context)
+    for name, svg in figures.items():
+        write_text(results_folder / "figures" / f"{name}.svg", svg)
+    write_text(results_folder / "report.html", render("report.html.j2", context | {"figures": figures}))
+    report = results_folder / "report.md"
+    write_text(report, render("report.md.j2", context))
+    return report
+
+
+def _facts(matrix: Matrix) -> str:
+    s = matrix.study
+    shape = f"{s.model.name}, sequence {s.data.sequence_length}, micro-batch {s.data.micro_batch}"
+    if s.data.gradient_accumulation > 1:
+        shape += f", {s.data.gradient_accumulation} micro-steps"
+    steps = f"{s.protocol.warmup_steps} warm-up and {s.protocol.timed_steps} timed steps"
+    checkpoints = ", activation checkpointing" if s.model.activation_checkpointing else ""
+    return f"{shape}{checkpoints}; {steps}; {s.repeats} run{'s' if s.repeats > 1 else ''} a cell."
+
+
+def _counts(cells: Sequence[CellResult]) -> dict[str, int]:
+    outcomes = [run.outcome for cell in cells for run in cell.runs]
+    missing = outcomes.count(MISSING)
+    return {
+        "cells": len(cells),
+        "runs": len(outcomes),
+        "missing": missing,
+        "failed": len(outcomes) - missing - outcomes.count("ok"),
+    }
+
+
+def _advices(deaths: Sequence[Death]) -> list[dict[str, str]]:
+    names = dict.fromkeys(d.diagnosis.outcome for d in deaths)
+    return [{"outcome": name, "advice": OUTCOMES[name].advice} for name in names]
+
+
+def _survival(
+    lines: Sequence[SurvivalLine],
+    cells: dict[tuple[str, str, str], CellResult],
+    needs: dict[tuple[str, str, str], float],
+) -> list[dict[str, Any]]:
+    """Points of the survival figure: every config with a known need, alive or not, per line."""
+    drawn = []
+    for line in lines:
+        dead = {config for config, _, _ in line.lasted} | ({line.casualty} if line.casualty else set())
+        points = [
+            {"config": config, "bytes": needs[key], "alive": config not in dead and bool(cell.finished)}
+            for key, cell in cells.items()
+            for platform, config, arm in [key]
+            if (platform, arm) == (line.platform, line.arm) and key in needs
+        ]
+        drawn.append(
+            {
+                "platform": line.platform,
+                "arm": line.arm,
+                "low": line.survivor_bytes,
+                "high": line.casualty_bytes,
+                "points": sorted(points, key=lambda p: p["bytes"]),
+            }
+        )
+    return drawn

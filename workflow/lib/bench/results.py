@@ -1,0 +1,46 @@
+"""All cells of a study, with the look-ups and comparisons that findings and tables share."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from bench.cells import CellResult, tokens_per_s
+from bench.stats import Ratio, Summary, noise_floor, paired_ratio
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """All cells of a study, with the look-ups that findings need."""
+
+    cells: dict[tuple[str, str, str], CellResult]
+    platforms: tuple[str, ...]
+    arms: tuple[str, ...]
+
+    def get(self, platform: str, config: str, arm: str) -> CellResult | None:
+        """A cell that has numbers; None otherwise."""
+        cell = self.cells.get((platform, config, arm))
+        return cell if cell is not None and cell.finished else None
+
+    def places(self) -> Iterable[tuple[str, str]]:
+        """Every (platform, arm)."""
+        return [(platform, arm) for arm in self.arms for platform in self.platforms]
+
+    def configs(self) -> list[str]:
+        """Every config, in table order."""
+        return list(dict.fromkeys(config for _, config, _ in self.cells))
+
+    def floor(self, platform: str) -> float:
+        """The platform's noise floor: what repeats of one cell differ by."""
+        return noise_floor(c.summary(tokens_per_s) for key, c in self.cells.items() if key[0] == platform)
+
+    def speed_ratio(self, a: CellResult | None, b: CellResult | None) -> Ratio | None:
+        """Speed of one cell over another, paired by repeat."""
+        if a is None or b is None:
+            return None
+        floor = max(self.floor(a.key[0]), self.floor(b.key[0]))
+        return paired_ratio(a.by_repeat(tokens_per_s), b.by_repeat(tokens_per_s), floor)
+
+
+def speed(cell: CellResult) -> float:
+    """Median tokens per second of a cell with numbers."""
+    summary: Summary | None = cell.summary(tokens_per_s)
+    return summary.median if summary else 0.0

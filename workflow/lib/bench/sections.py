@@ -1,0 +1,183 @@
+"""The report's tables as rows of plain values, in the units they are shown in. No formatting here."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from bench import cells as c
+from bench.cells import CellResult, Value
+from bench.cost import cell_cost, platform_hours
+from bench.deaths import Death
+from bench.matrix import Matrix
+from bench.platforms import PlatformEntry
+from bench.results import Results
+from bench.runs import Ended
+from bench.stats import Summary
+from harness.contract.codec import encode
+from harness.contract.outcome import OUTCOMES
+from harness.contract.units import GB
+
+MS = 1000
+PERCENT = 100
+
+OPTIONAL = ("nccl_percent", "state_bytes", "reserved_gb", "mfu_percent", "loss", "parity_percent", "usd_per_mtoken")
+"""Columns a table leaves out when no row has a value."""
+
+TIME_SHARES = ("compute", "exposed_communication", "exposed_copy", "idle")
+"""Parts of a step in the profiled pass; together the whole of it."""
+
+
+def _scaled(summary: Summary | None, factor: float = 1.0) -> dict[str, float] | None:
+    if summary is None:
+        return None
+    return {"median": summary.median * factor, "low": summary.low * factor, "high": summary.high * factor}
+
+
+def _median(result: CellResult, value: Value, factor: float = 1.0) -> float | None:
+    summary = result.summary(value)
+    return None if summary is None else summary.median * factor
+
+
+def cell_row(result: CellResult, entry: PlatformEntry) -> dict[str, Any]:
+    """One row of a platform's table."""
+    peak, difference = result.peak(), result.parity_difference()
+    return {
+        "config": result.key[1],
+        "dagger": result.dagger,
+        "tokens_per_s": _scaled(result.summary(c.tokens_per_s)),
+        "step_ms": _median(result, c.step_time_s, MS),
+        "peak_gb": None if peak is None else peak / GB,
+        "reserved_gb": _median(result, c.reserved_bytes, 1 / GB),
+        "nccl_percent": _median(result, c.nccl_share, PERCENT),
+        "state_bytes": _median(result, c.state_bytes_per_parameter),
+        "mfu_percent": _median(result, c.mfu, PERCENT),
+        "loss": _median(result, c.last_loss),
+        "parity_percent": None if difference is None else difference * PERCENT,
+        "usd_per_mtoken": cell_cost(result, entry.price),
+        "finished": len(result.finished),
+        "runs": len(result.runs),
+        "outcome": result.outcome,
+        "others": {name: n for name, n in sorted(result.outcomes.items()) if name != result.outcome},
+        "why": result.cell.exclusion.why if result.cell.exclusion else _why(result),
+        "flags": result.flags,
+    }
+
+
+def _why(result: CellResult) -> str:
+    if result.outcome == "ok":
+        return ""
+    for run in result.runs:
+        if run.problem:
+            return run.problem
+        if run.newest and run.outcome != "ok":
+            return run.newest.diagnosis.sentence or OUTCOMES[run.outcome].sentence
+    return ""
+
+
+def platform_sections(matrix: Matrix, results: Results) -> list[dict[str, Any]]:
+    """One section per platform: what it is, and one table per arm in the study's row order."""
+    return [_platform_section(matrix, results, name) for name in matrix.study.platforms]
+
+
+def _platform_section(matrix: Matrix, results: Results, name: str) -> dict[str, Any]:
+    entry = matrix.platforms[name]
+    configs = results.configs()
+    first = matrix.study.rows.get(name, ())
+    order = [*first, *(config for config in configs if config not in first)]
+    tables = []
+    for arm in matrix.study.arms:
+        rows = [cell_row(results.cells[name, config, arm], entry) for config in order]
+        columns = [column for column in OPTIONAL if any(row[column] is not None for row in rows)]
+        tables.append({"arm": arm, "rows": rows, "columns": columns})
+    own = [cell for key, cell in results.cells.items() if key[0] == name]
+    return {
+        "name": name,
+        "entry": encode(entry),
+        "memory": "peak alloc GB" if entry.device == "cuda" else "peak RSS GB",
+        "tables": tables,
+        "noise_percent": results.floor(name) * PERCENT,
+        "repeated": any(len(cell.finished) > 1 for cell in own),
+        "hours": platform_hours(own),
+        "daggers": any(row["dagger"] for table in tables for row in table["rows"]),
+    }
+
+
+def summary_rows(matrix: Matrix, results: Results) -> list[dict[str, Any]]:
+    """One row per config and arm, one value per platform."""
+    rows = []
+    for config in results.configs():
+        for arm in matrix.study.arms:
+            cells = [results.cells[platform, config, arm] for platform in matrix.study.platforms]
+            rows.append(
+                {
+                    "config": config,
+                    "arm": arm,
+                    "cells": [
+                        {
+                            "tokens_per_s": _median(cell, c.tokens_per_s),
+                            "outcome": cell.outcome,
+                            "dagger": cell.dagger,
+                        }
+                        for cell in cells
+                    ],
+                }
+            )
+    return rows
+
+
+def time_rows(results: Results) -> list[dict[str, Any]]:
+    """Where a step's time goes, for cells with a profiled pass; percent of the step."""
+    rows = []
+    for (platform, config, arm), result in results.cells.items():
+        shares = {name: _median(result, c.profile_value(f"{name}_share"), PERCENT) for name in TIME_SHARES}
+        if all(share is not None for share in shares.values()):
+            nccl = _median(result, c.nccl_share, PERCENT)
+            rows.append({"platform": platform, "config": config, "arm": arm, "nccl_percent": nccl} | shares)
+    return rows
+
+
+def death_rows(deaths: Sequence[Death]) -> list[dict[str, Any]]:
+    """The death table."""
+    return [
+        {
+            "platform": d.platform,
+            "config": d.config,
+            "arm": d.arm,
+            "where": f"r{d.repeat} a{d.attempt} try {d.index}",
+            "peak_gb": None if d.peak_bytes is None else d.peak_bytes / GB,
+            "outcome": d.diagnosis.outcome,
+            "confidence": d.diagnosis.confidence,
+            "collectives": d.collectives,
+            "steps": None if d.last_step is None else d.last_step + 1,
+            "culprit": d.diagnosis.culprit_rank,
+            "exits": d.exits,
+            "sentence": d.diagnosis.sentence or OUTCOMES[d.diagnosis.outcome].sentence,
+            "evidence": encode(d.evidence) if d.evidence else None,
+            "folder": d.folder,
+            "advice": d.advice,
+            "cured_by": d.cured_by,
+        }
+        for d in deaths
+    ]
+
+
+def provenance(ended: Iterable[Ended]) -> dict[str, Any]:
+    """Where the numbers come from: sources, versions, devices, commits, dates, counts."""
+    listed = list(ended)
+    environments = [e.record.environment for e in listed if e.record.environment]
+    versions: dict[str, set[str]] = {}
+    for environment in environments:
+        for name, version in environment.versions.items():
+            versions.setdefault(name, set()).add(version)
+    dates = sorted(e.record.started_at for e in listed if e.record.started_at)
+    return {
+        "attempts": len(listed),
+        "tries": sum(len(e.record.tries) for e in listed),
+        "sources": sorted({e.record.source for e in listed if e.record.source}),
+        "versions": {name: sorted(found) for name, found in sorted(versions.items())},
+        "devices": sorted({e.device_name for e in environments if e.device_name}),
+        "commits": sorted({e.git_commit for e in environments if e.git_commit}),
+        "first": dates[0] if dates else None,
+        "last": dates[-1] if dates else None,
+        "notes": sorted({note for e in listed for note in e.record.notes}),
+        "faults": any(e.record.spec.faults for e in listed),
+    }
