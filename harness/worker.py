@@ -14,10 +14,14 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from harness.contract.codec import encode
 from harness.contract.heartbeat import HeartbeatWriter
 from harness.contract.spec import RunSpec, read_spec
+
+if TYPE_CHECKING:
+    import torch
 
 _STARTED_S = time.perf_counter()
 PARITY_EXIT = 65
@@ -62,8 +66,9 @@ def _run(spec: RunSpec, out: Path, heartbeat: HeartbeatWriter, rank: int, world_
     import torch.distributed as dist
 
     from harness.engines.base import Context
+    from harness.engines.ladder import Ladder
     from harness.engines.trial import Trial
-    from harness.measure import clock
+    from harness.measure.cap import cap_host_memory
     from harness.measure.memory import Gauge
 
     imported_s = time.perf_counter()
@@ -75,7 +80,13 @@ def _run(spec: RunSpec, out: Path, heartbeat: HeartbeatWriter, rank: int, world_
     gauge = Gauge(device, spec.platform.memory_cap_gib)
     # Offloaded gradients are clipped on the CPU, which needs a backend there as well.
     dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo", device_id=device if cuda else None)
+    if not cuda and spec.platform.memory_cap_gib is not None:
+        cap_host_memory(spec.platform.memory_cap_gib)
     context = Context(spec, rank, world_size, device)
+    if spec.protocol.ladder:
+        result = Ladder(context, heartbeat, gauge, write_json, out).climb()
+        write_json(out / f"result-{rank}.json", result)
+        return _leave(device)
     trial = Trial(context, heartbeat, gauge, None)
     trial.startup_s["import"] = imported_s - _STARTED_S
     trial.startup_s["process_group"] = time.perf_counter() - imported_s
@@ -91,6 +102,14 @@ def _run(spec: RunSpec, out: Path, heartbeat: HeartbeatWriter, rank: int, world_
     trial.collect()
     heartbeat.beat(trial.loop.next_step, "done")
     write_json(out / f"result-{rank}.json", trial.result())
+    return _leave(device)
+
+
+def _leave(device: "torch.device") -> int:
+    import torch.distributed as dist
+
+    from harness.measure import clock
+
     clock.barrier(device)
     dist.destroy_process_group()
     return 0

@@ -1,0 +1,129 @@
+"""The fit frontier's climb: one engine, built once, trains on rising sizes until one does not fit.
+
+Each rank keeps frontier-<R>.json up to date, so that what it learned survives its death:
+
+    {"over": "micro_batch", "rungs": [{"size": 4, "fits": true, "peak_allocated_bytes": ...}], "trying": 8}
+
+The size that does not fit ends the process by its own out-of-memory error, which the supervisor
+diagnoses like any other.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from harness.contract.heartbeat import HeartbeatWriter
+from harness.contract.record import Found, Memory, RankResult
+from harness.contract.spec import RunSpec
+from harness.engines.base import Context
+from harness.engines.loop import Hook, Loop
+from harness.engines.registry import build_engine
+from harness.engines.trial import device_name, versions
+from harness.measure import clock
+from harness.measure.cap import release_cached
+from harness.measure.memory import Gauge
+
+RUNG_STEPS = 2
+"""The first step allocates the optimizer's state, the second peaks with all of it there."""
+
+
+class Ladder:
+    """Holds what one rank learns on its way up."""
+
+    def __init__(
+        self,
+        context: Context,
+        heartbeat: HeartbeatWriter,
+        gauge: Gauge,
+        write: Callable[[Path, object], None],
+        folder: Path,
+        hook: Hook | None = None,
+    ) -> None:
+        self._context, self._heartbeat, self._gauge, self._hook = context, heartbeat, gauge, hook
+        self._write, self._path = write, folder / f"frontier-{context.rank}.json"
+        self._over = context.spec.protocol.ladder_over
+        self._rungs: list[dict[str, Any]] = []
+        self._found: Found | None = None
+        self._memory = Memory()
+        self._losses: list[float] = []
+        self._norms: list[float | None] = []
+        self._step_times_s: list[float] = []
+        self._window_s = 0.0
+
+    def climb(self) -> RankResult:
+        """Try every size of the ladder. Raises the out-of-memory error of the first that does not fit."""
+        start = time.perf_counter()
+        self._engine = build_engine(self._context)
+        clock.barrier(self._context.device)
+        build_s = time.perf_counter() - start
+        for size in self._context.spec.protocol.ladder:
+            self._report(trying=size)
+            self._try(size)
+            self._report(trying=None)
+        self._heartbeat.beat(self._next_step, "done")
+        return self._result({"build": build_s})
+
+    def _try(self, size: int) -> None:
+        release_cached(self._context.device)
+        context = dataclasses.replace(self._context, spec=sized(self._context.spec, size))
+        loop = Loop(context, self._engine, self._heartbeat, self._gauge.now, self._hook)
+        loop.next_step = self._next_step
+        loop.tokens.prepare(loop.next_step, RUNG_STEPS)
+        last_step = loop.next_step + RUNG_STEPS - 1
+        self._gauge.open_window()
+        self._window_s, self._step_times_s = clock.timed(
+            self._context.device,
+            RUNG_STEPS,
+            lambda: loop.step(self._look if loop.next_step == last_step else None),
+        )
+        self._memory = self._gauge.close_window(None)
+        self._losses += loop.losses()
+        self._norms += loop.norms()
+        self._rungs.append(
+            {
+                "size": size,
+                "fits": True,
+                "peak_allocated_bytes": self._memory.peak_allocated_bytes,
+                "peak_reserved_bytes": self._memory.peak_reserved_bytes,
+                "host_rss_peak_bytes": self._memory.host_rss_peak_bytes,
+                "step_time_s": self._step_times_s[-1],
+            }
+        )
+
+    def _look(self) -> None:
+        self._found = self._engine.found()
+
+    def _report(self, trying: int | None) -> None:
+        self._write(self._path, {"over": self._over, "rungs": self._rungs, "trying": trying})
+
+    @property
+    def _next_step(self) -> int:
+        return RUNG_STEPS * len(self._rungs)
+
+    def _result(self, startup_s: dict[str, float]) -> RankResult:
+        assert self._found is not None, "a spec's ladder has at least one rung"
+        return RankResult(
+            rank=self._context.rank,
+            world_size=self._context.world_size,
+            parameters=self._engine.parameters,
+            window_s=self._window_s,
+            step_times_s=self._step_times_s,
+            warmup_step_times_s=[],
+            loss=self._losses,
+            grad_norm=self._norms,
+            memory=self._memory,
+            state=None,
+            found=self._found,
+            startup_s=startup_s,
+            resolved=self._engine.resolved(),
+            versions=versions(),
+            device_name=device_name(self._context.device),
+            frontier=self._rungs,
+        )
+
+
+def sized(spec: RunSpec, size: int) -> RunSpec:
+    """The spec with its ladder's axis at that size."""
+    return dataclasses.replace(spec, data=dataclasses.replace(spec.data, **{spec.protocol.ladder_over: size}))
