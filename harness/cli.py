@@ -21,13 +21,47 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("spec", type=Path, metavar="SPEC", help="the fully resolved spec, a JSON file")
     run.add_argument("out", type=Path, metavar="OUT", help="folder for the record and the files beside it")
     run.add_argument("--upload", metavar="gs://BUCKET/PREFIX", help="copy the folder there, the record last")
+
+    batch = commands.add_parser(
+        "batch",
+        help="run many specs one after the other inside a time budget",
+        description="Run the specs of PLAN in order below OUTROOT/<study>, as the workflow would. Finished ones are "
+        "skipped; what does not fit into the budget is left for the next call.",
+    )
+    batch.add_argument("plan", type=Path, metavar="PLAN", help='{"specs": [...]} in a JSON file, or a folder of specs')
+    batch.add_argument("out", type=Path, metavar="OUTROOT", help="the results folder, above the studies")
+    batch.add_argument(
+        "--budget-s", type=float, default=float("inf"), metavar="N", help="seconds in all (default: no end)"
+    )
+    batch.add_argument("--upload", metavar="gs://BUCKET/PREFIX", help="deliver each run to PREFIX/<study>/<run>")
+
+    setup = commands.add_parser(
+        "setup",
+        help="compile DeepSpeed's CPU operators once",
+        description="Compile them into TORCH_EXTENSIONS_DIR, by default a folder of this Python environment.",
+    )
+    setup.add_argument("-v", "--verbose", action="store_true", help="show the compiler's output")
+
+    commands.add_parser("diagnose", add_help=False, help="say from logs who died first, and why")
     return top
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse and dispatch; returns the exit status."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:1] == ["diagnose"]:
+        from harness.diagnosis.cli import main as diagnose
+
+        return diagnose(given[1:])
     options = parser().parse_args(given)
+    if options.command == "setup":
+        from harness.supervisor.setup import setup
+
+        return setup(options.verbose)
+    if options.command == "batch":
+        from harness.supervisor.batch import batch
+
+        return batch(options.plan, options.out, options.budget_s, options.upload)
     from harness.supervisor.run import run
 
     return run(options.spec, options.out, options.upload)

@@ -7,3 +7,6 @@ CONFIG = 64
 """The spec cannot be run (EX_USAGE); a Job's podFailurePolicy fails the Job at once on it."""
 DELIVERY = 74
 """A record was written but not delivered (EX_IOERR): upload refused, disk full."""
+PREEMPTED = 143
+"""With --upload only: the pod was taken away and its record delivered under pods/<n>/. Another pod must do
+the work, and a zero would tell Kubernetes that the Job is done."""

@@ -30,17 +30,20 @@ class Attempt:
     out: Path
     signals: Signals
     teller: Teller
+    until_s: float | None = None
+    """Monotonic time at which the caller's budget ends; the attempt is then `cut`."""
     pod: int = 1
     tries: list[Try] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     results: list[RankResult] = field(default_factory=list)
     environment: dict[str, str] = field(default_factory=dict)
     window_s: tuple[float, float] | None = None
+    deadline_hit: bool = False
 
     def run(self) -> Record:
         """Try, remedy, merge; returns the record, not yet written."""
         started_at, started_s = _now(), time.monotonic()
-        deadline_s = started_s + self.spec.protocol.deadline_s
+        deadline_s = min(started_s + self.spec.protocol.deadline_s, self.until_s or float("inf"))
         if self.spec.faults:
             kinds = ", ".join(f.kind for f in self.spec.faults)
             self.notes.append(f"FAULTS INJECTED ({kinds}): this is a test of failure, never a measurement")
@@ -71,6 +74,11 @@ class Attempt:
             pod=self.pod,
             notes=tuple(self.notes),
         )
+
+    @property
+    def cut(self) -> bool:
+        """Whether the budget ended it, and not the spec's own deadline."""
+        return self.until_s is not None and time.monotonic() >= self.until_s and self.deadline_hit
 
     def _tries(self, deadline_s: float) -> None:
         remedy = None
@@ -118,11 +126,14 @@ class Attempt:
             folder.empty(place)
             self.environment = launch.rank_environment(self.spec, place, extra)
             command = launch.launcher_command(self.spec, self.out / folder.SPEC, place)
+            started_s = time.time()
             launcher = processes.start(command, self.environment, place / "launcher.log")
             ending = watch(launcher, self.spec, place, deadline_s, self.signals, self.teller.progress)
+            launch.drop_build_locks(started_s)
             if self.spec.faults or ending.cancelled or not launch.port_was_taken(place):
                 break
             self.notes.append("the chosen port was taken by another process; launched again with another")
+        self.deadline_hit = ending.cancelled == "deadline"
         self.window_s = ending.progress.window_s
         if ending.stall:
             self.notes.append(f"stalled: {ending.stall.sentence()}")

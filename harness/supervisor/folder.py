@@ -15,29 +15,45 @@ from typing import BinaryIO
 from harness.contract.errors import DeliveryError, SpecError
 from harness.contract.record import File, Record, read_record
 from harness.contract.spec import RunSpec
+from harness.supervisor.signals import Cancelled, Signals
 
 RECORD = "record.json"
 SPEC = "spec.json"
+RECORD_LINE = "HARNESS-RECORD "
+"""Begins the line of stdout that carries a whole record, where a lost disk or bucket cannot lose it."""
 RESERVE = ".reserve"
 RESERVE_BYTES = 2**20
 """Held from the start so that the record still fits when the run has filled the disk."""
+LOCK_POLL_S = 0.5
 COMPRESS_FROM_BYTES = 2**20
 
 
 @contextlib.contextmanager
-def locked(out: Path) -> Iterator[None]:
-    """Hold the folder for this process; wait for another supervisor that holds it. The lock ends with its holder."""
+def locked(out: Path, signals: Signals) -> Iterator[None]:
+    """Hold the folder for this process; the lock ends with its holder, however that ends.
+
+    Waits for another supervisor that holds it, whose record is then found. Raises Cancelled on a signal.
+    """
     out.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(out, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _taken(descriptor):
             print(f"another supervisor is working in {out}; waiting for it", flush=True)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            while not _taken(descriptor):
+                signals.wait(None, LOCK_POLL_S)
+                if signals.cancelled:
+                    raise Cancelled(f"a signal came while waiting for the supervisor that works in {out}")
         yield
     finally:
         os.close(descriptor)
+
+
+def _taken(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def finished(out: Path, spec: RunSpec) -> Record | None:
@@ -98,15 +114,22 @@ def write_atomically(path: Path, text: str) -> None:
         os.close(descriptor)
 
 
-def write_record(out: Path, record: Record) -> str:
-    """Write the record last and return its text. Raises DeliveryError when the disk refuses it."""
+def one_line(record: Record) -> str:
+    """The record as one line of ASCII JSON."""
+    return json.dumps(record.to_json(), separators=(",", ":"), allow_nan=False)
+
+
+def write_record(out: Path, record: Record) -> None:
+    """Write the record, last. Raises DeliveryError when the disk refuses it; the record is then on stdout."""
     text = json.dumps(record.to_json(), indent=1, allow_nan=False)
     (out / RESERVE).unlink(missing_ok=True)
     try:
         write_atomically(out / RECORD, text + "\n")
     except OSError as error:
-        raise DeliveryError(f"{out / RECORD}: not written: {error.strerror}; free space and run again") from None
-    return text
+        print(RECORD_LINE + one_line(record), flush=True)
+        raise DeliveryError(
+            f"{out / RECORD}: not written: {error.strerror}; the record is on the line above, free space to run again"
+        ) from None
 
 
 def list_files(out: Path) -> tuple[File, ...]:

@@ -1,11 +1,14 @@
 """How the ranks of one try are started: the launcher's command line and every rank's environment."""
 
 import base64
+import contextlib
 import json
 import os
 import random
+import shutil
 import socket
 import sys
+import tempfile
 from pathlib import Path
 
 from harness.contract.codec import nearest
@@ -64,9 +67,33 @@ def launcher_command(spec: RunSpec, spec_path: Path, folder: Path) -> list[str]:
     return LAUNCHERS[name](spec.platform.world_size, worker_command(spec_path, folder))
 
 
-def extensions_folder() -> str:
-    """Where DeepSpeed's compiled operators live: inside the environment unless the caller says otherwise."""
-    return os.environ.get("TORCH_EXTENSIONS_DIR") or str(Path(sys.prefix) / "torch_extensions")
+def extensions_folder() -> Path:
+    """Where DeepSpeed's compiled operators are built: inside the environment unless the caller says otherwise."""
+    return Path(os.environ.get("TORCH_EXTENSIONS_DIR") or Path(sys.prefix) / "torch_extensions")
+
+
+def writable_extensions_folder() -> Path:
+    """The same, copied to a temporary folder when an image's root is read-only: loading one writes a lock beside it."""
+    built = extensions_folder()
+    if not built.exists() or os.access(built, os.W_OK):
+        return built
+    copy = Path(tempfile.gettempdir()) / f"torch_extensions-{os.getuid()}"
+    # Times are kept: ninja compares them to see that nothing needs to be built.
+    shutil.copytree(built, copy, dirs_exist_ok=True)
+    return copy
+
+
+def drop_build_locks(since_s: float) -> None:
+    """Remove locks that our killed ranks left while compiling: whoever loads the operator next would wait for ever."""
+    for lock in writable_extensions_folder().glob("*/lock"):
+        with contextlib.suppress(FileNotFoundError):
+            if lock.stat().st_mtime >= since_s:
+                lock.unlink()
+
+
+def path_with_environment() -> str:
+    """PATH with the programs of this Python environment in front."""
+    return os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
 
 
 def rank_environment(spec: RunSpec, folder: Path, remedy: dict[str, str]) -> dict[str, str]:
@@ -78,7 +105,9 @@ def rank_environment(spec: RunSpec, folder: Path, remedy: dict[str, str]) -> dic
         "PYTHONPATH": os.pathsep.join(p for p in path if p),
         "PYTHONUNBUFFERED": "1",
         "PYTHONFAULTHANDLER": "1",
-        "TORCH_EXTENSIONS_DIR": extensions_folder(),
+        # Loading an operator calls ninja, which lies beside the interpreter of an environment nobody activated.
+        "PATH": path_with_environment(),
+        "TORCH_EXTENSIONS_DIR": str(writable_extensions_folder()),
         "HARNESS_SUPERVISOR_PID": str(os.getpid()),
         # torchrun would set 1 and the deepspeed launcher nothing: one rule for both, a fair share of the cores.
         "OMP_NUM_THREADS": str(max(1, cores // spec.platform.world_size)),

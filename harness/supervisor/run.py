@@ -1,8 +1,11 @@
 """`python -m harness run`: from a spec file to a delivered record and an exit status."""
 
 import sys
+import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from harness.contract import exitcodes
 from harness.contract.errors import DeliveryError, SpecError
@@ -12,43 +15,132 @@ from harness.supervisor import deathsig, folder
 from harness.supervisor.attempt import Attempt
 from harness.supervisor.environment import refuse_secrets
 from harness.supervisor.say import Teller, say, summary, title
-from harness.supervisor.signals import Signals
+from harness.supervisor.signals import Cancelled, Signals
+
+if TYPE_CHECKING:
+    from harness.supervisor.upload import Bucket
+
+SPOT_GRACE_S = 25.0
+"""A Spot node is gone about this long after SIGTERM: by then the record must have left it."""
+START_PATIENCE_S = 60.0
+DELIVERY_PATIENCE_S = 900.0
 
 
 def run(spec_path: Path, out: Path, upload: str | None) -> int:
     """Run one spec and return the exit status of `harness/contract/exitcodes.py`."""
-    try:
+
+    def work() -> int:
         spec = read_spec(spec_path)
         refuse_secrets(spec.environment)
-        execute(spec, out)
+        record = execute(spec, out, upload)
+        return exitcodes.PREEMPTED if upload and record.outcome == "preemption" else exitcodes.RECORD_DELIVERED
+
+    return exit_status(work)
+
+
+def exit_status(work: Callable[[], int]) -> int:
+    """Do `work` and turn what it raises into the exit status and a message for it."""
+    try:
+        return work()
     except SpecError as error:
         print(f"error: {error}", file=sys.stderr)
         return exitcodes.CONFIG
     except DeliveryError as error:
         print(f"error: {error}", file=sys.stderr)
         return exitcodes.DELIVERY
+    except Cancelled as error:
+        print(f"cancelled: {error}", file=sys.stderr)
+        return exitcodes.INTERNAL
     except Exception:
         traceback.print_exc()
         print("error: the supervisor itself failed; no record was written", file=sys.stderr)
         return exitcodes.INTERNAL
-    return exitcodes.RECORD_DELIVERED
 
 
-def execute(spec: RunSpec, out: Path) -> Record:
-    """Run a spec in `out` and write its record; a finished attempt is left alone and its record returned.
+def execute(spec: RunSpec, out: Path, upload: str | None = None, until_s: float | None = None) -> Record:
+    """Run a spec in `out`, write its record and deliver it; a finished attempt is not run again.
 
-    Raises SpecError when `out` belongs to another spec, DeliveryError when the record cannot be written.
+    `until_s` (monotonic time) is for a caller with a budget: when it passes, or a signal comes, the
+    attempt is left unfinished and Cancelled raised. Raises SpecError when `out` belongs to another spec,
+    DeliveryError when the record cannot be written or uploaded.
     """
     out = out.resolve()
-    with Signals() as signals, folder.locked(out):
-        done = folder.finished(out, spec)
-        if done is not None:
-            say(f"{out}: already finished: {summary(done)}")
-            return done
-        deathsig.adopt_orphans()
-        folder.prepare(out, spec)
-        say(f"run {title(spec)}")
-        record = Attempt(spec=spec, out=out, signals=signals, teller=Teller(spec)).run()
-        folder.write_record(out, record)
-        say(f"{summary(record)} ({record.wall_s:.1f} s)")
+    bucket = _bucket(upload)
+    with Signals() as signals, folder.locked(out, signals):
+        record = folder.finished(out, spec)
+        if record is not None:
+            say(f"{out}: already finished: {summary(record)}")
+        else:
+            delivered = bucket and _delivered_before(bucket, spec)
+            if delivered:
+                say(f"{upload}: already delivered: {summary(delivered)}")
+                return delivered
+            deathsig.adopt_orphans()
+            record = _new_record(spec, out, bucket, signals, until_s)
+        if bucket:
+            _deliver(bucket, out, record, signals)
         return record
+
+
+def _new_record(spec: RunSpec, out: Path, bucket: "Bucket | None", signals: Signals, until_s: float | None) -> Record:
+    folder.prepare(out, spec)
+    say(f"run {title(spec)}")
+    notes: list[str] = []
+    teller, pod = Teller(spec), 1
+    if bucket:
+        from harness.supervisor.upload import ProgressUploader
+
+        pod = _announce(bucket, notes)
+        uploader = ProgressUploader(bucket, spec, pod)
+        teller.listen(uploader.take)
+        uploader.start()
+    attempt = Attempt(spec=spec, out=out, signals=signals, teller=teller, until_s=until_s, pod=pod, notes=notes)
+    record = attempt.run()
+    if bucket:
+        uploader.stop()
+    if until_s is not None and (signals.cancelled or attempt.cut):
+        raise Cancelled("the budget ran out" if attempt.cut else "a signal came")
+    folder.write_record(out, record)
+    say(f"{summary(record)} ({record.wall_s:.1f} s)")
+    return record
+
+
+def _bucket(upload: str | None) -> "Bucket | None":
+    if upload is None:
+        return None
+    from harness.supervisor.upload import Bucket
+
+    return Bucket(upload)
+
+
+def _delivered_before(bucket: "Bucket", spec: RunSpec) -> Record | None:
+    from harness.supervisor.upload import hopeless
+
+    try:
+        return bucket.delivered(spec, START_PATIENCE_S)
+    except DeliveryError as error:
+        if hopeless(error):
+            raise
+        return None
+
+
+def _announce(bucket: "Bucket", notes: list[str]) -> int:
+    from harness.supervisor.upload import hopeless
+
+    try:
+        return bucket.announce(START_PATIENCE_S)
+    except DeliveryError as error:
+        if hopeless(error):
+            raise
+        notes.append("the bucket did not answer at the start; the number of this pod is not known")
+        say(f"{error}; going on, to try again at the end")
+        return 1
+
+
+def _deliver(bucket: "Bucket", out: Path, record: Record, signals: Signals) -> None:
+    say(folder.RECORD_LINE + folder.one_line(record))
+    patience_s = DELIVERY_PATIENCE_S
+    if signals.received_s is not None:
+        patience_s = SPOT_GRACE_S - 1 - (time.monotonic() - signals.received_s)
+    bucket.deliver(out, record, (out / folder.RECORD).read_text(encoding="utf-8"), patience_s)
+    say(f"delivered to {bucket.url}")

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections.abc import Callable
 
 from harness.contract.record import Record
 from harness.contract.spec import RunSpec
@@ -19,9 +20,16 @@ class Teller:
         self._every_s = EVERY_S_TERMINAL if sys.stdout.isatty() else EVERY_S_LOG
         self._due_s = time.monotonic() + self._every_s
         self._last = ""
+        self._listeners: list[Callable[[Progress], None]] = []
+
+    def listen(self, listener: Callable[[Progress], None]) -> None:
+        """Show every progress to `listener` as well."""
+        self._listeners.append(listener)
 
     def progress(self, progress: Progress) -> None:
         """Print where the run is, when it is time to."""
+        for listener in self._listeners:
+            listener(progress)
         now_s = time.monotonic()
         if now_s < self._due_s:
             return

@@ -6,8 +6,14 @@ import signal
 import time
 from types import FrameType, TracebackType
 
+from harness.contract.errors import HarnessError
+
 CANCELS = {signal.SIGINT: "user_cancelled", signal.SIGHUP: "user_cancelled", signal.SIGTERM: "preemption"}
 """What each signal means to a run: a terminal's ends are somebody's will, SIGTERM is how a node is taken back."""
+
+
+class Cancelled(HarnessError):
+    """Given up before there was anything to record, or by a caller who wants no record of that."""
 
 
 class Signals:
@@ -36,9 +42,10 @@ class Signals:
         if self.cancelled is None:
             self.cancelled, self.received_s = CANCELS[signal.Signals(number)], time.monotonic()
 
-    def wait(self, descriptor: int, timeout_s: float) -> bool:
+    def wait(self, descriptor: int | None, timeout_s: float) -> bool:
         """Wait until `descriptor` is readable (True), a signal comes or the time is up (False)."""
-        ready, _, _ = select.select([descriptor, self._read], [], [], max(0.0, timeout_s))
+        awaited = [self._read] if descriptor is None else [descriptor, self._read]
+        ready, _, _ = select.select(awaited, [], [], max(0.0, timeout_s))
         if self._read in ready:
             os.read(self._read, 4096)
         return descriptor in ready

@@ -1,0 +1,199 @@
+"""Bring an attempt's folder into a bucket: the one file that imports google.cloud.storage.
+
+Objects below the prefix given on the command line:
+
+    pod-<n>.json             uploaded when the n-th pod of the Job starts
+    progress.json            {"step", "of", "phase", "at_s", "pod"}, at most every 10 s, without a promise
+    <path>                   every file of the record's list
+    record.json              last, and only if there is none yet: the attempt is finished
+    pods/<n>/record.json     the record of a pod that was taken away, with its files beside it: the Job's
+                             next pod starts clean, so the attempt is not finished
+"""
+
+import json
+import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from google.api_core import exceptions as api
+from google.auth import exceptions as auth
+from google.auth.credentials import AnonymousCredentials
+from google.cloud import storage
+from google.cloud.storage.retry import DEFAULT_RETRY
+from requests import exceptions as http
+
+from harness.contract.errors import DeliveryError, SpecError
+from harness.contract.record import Record, parse_record
+from harness.contract.spec import RunSpec
+from harness.supervisor.folder import RECORD
+from harness.supervisor.progress import Progress
+from harness.supervisor.say import say
+
+RESUMABLE_FROM_BYTES = 8 * 2**20
+PARALLEL = 8
+PROGRESS_EVERY_S = 10.0
+REQUEST_TIMEOUT_S = 60.0
+PODS_AT_MOST = 1000
+FAULTS = (api.GoogleAPIError, auth.GoogleAuthError, http.RequestException, OSError)
+"""What the client library lets through once its own retries are used up."""
+HOPELESS = (api.NotFound, api.Forbidden, api.Unauthorized, api.BadRequest, auth.GoogleAuthError)
+"""Answers that the same request will get again."""
+
+
+class Bucket:
+    """One attempt's place in a bucket. Every call raises DeliveryError when the bucket stays out of reach."""
+
+    def __init__(self, url: str) -> None:
+        scheme, _, rest = url.partition("://")
+        name, _, prefix = rest.partition("/")
+        if scheme != "gs" or not name:
+            raise SpecError(f"--upload: found {url!r}, expected gs://BUCKET/PREFIX")
+        self.url = url.rstrip("/")
+        self._prefix = prefix.strip("/")
+        try:
+            if os.environ.get("STORAGE_EMULATOR_HOST"):
+                client = storage.Client(project="emulator", credentials=AnonymousCredentials())  # type: ignore[no-untyped-call]
+            else:
+                client = storage.Client()
+        except (auth.GoogleAuthError, OSError) as error:
+            raise DeliveryError(f"{self.url}: no credentials: {_words(error)}; use workload identity") from None
+        self._bucket = client.bucket(name)
+
+    def delivered(self, spec: RunSpec, patience_s: float) -> Record | None:
+        """The record that is there already. Raises DeliveryError when it is that of another spec."""
+        try:
+            raw = self._blob(RECORD).download_as_bytes(timeout=_request_s(patience_s), retry=_retry(patience_s))
+            record = parse_record(json.loads(raw))
+        except api.NotFound as error:
+            if "bucket" in str(error).lower():
+                raise DeliveryError(f"{self.url}: {_words(error)}") from None
+            return None
+        except FAULTS as error:
+            raise DeliveryError(f"{self.url}/{RECORD}: cannot be read: {_words(error)}") from error
+        except (ValueError, SpecError) as error:
+            raise DeliveryError(f"{self.url}/{RECORD}: not a record: {error}; move it away") from None
+        if record.spec_hash != spec.hash():
+            found, expected = record.spec_hash[:12], spec.hash()[:12]
+            raise DeliveryError(
+                f"{self.url}/{RECORD}: found the record of spec {found}, expected none or of {expected}"
+            )
+        return record
+
+    def announce(self, patience_s: float) -> int:
+        """Say that a pod starts, and learn the how-manieth of its Job it is."""
+        stated = os.environ.get("HARNESS_POD", "")
+        text = json.dumps({"started_at_s": time.time(), "pod": os.environ.get("HARNESS_POD_NAME")})
+        first = int(stated) if stated.isdigit() else 1
+        for number in range(first, PODS_AT_MOST):
+            try:
+                self._put(f"pod-{number}.json", text, patience_s, if_generation_match=0)
+            except api.PreconditionFailed:
+                if stated.isdigit():
+                    return number
+                continue
+            except FAULTS as error:
+                raise DeliveryError(f"{self.url}: cannot be written: {_words(error)}") from error
+            return number
+        raise DeliveryError(f"{self.url}: {PODS_AT_MOST} pods have started here; the Job is not getting anywhere")
+
+    def deliver(self, out: Path, record: Record, text: str, patience_s: float) -> None:
+        """Upload the files, then the record; a record already there counts as delivered."""
+        below = f"pods/{record.pod}/" if record.outcome == "preemption" else ""
+        end_s = time.monotonic() + patience_s
+        if not below and self.delivered(record.spec, patience_s):
+            say(f"{self.url}/{RECORD} is there already, from another pod of this run; left as it is")
+            return
+        try:
+            with ThreadPoolExecutor(PARALLEL) as pool:
+                list(pool.map(lambda f: self._file(out / f.path, below + f.path, end_s), record.files))
+            self._put(below + RECORD, text, _left_s(end_s), if_generation_match=0)
+        except api.PreconditionFailed:
+            if not below:
+                self.delivered(record.spec, _left_s(end_s))
+            say(f"{self.url}/{below}{RECORD} came from another pod of this run meanwhile; left as it is")
+        except FAULTS as error:
+            raise DeliveryError(
+                f"{self.url}: not uploaded: {_words(error)}; the record is on the line above"
+            ) from error
+
+    def put_progress(self, text: str) -> None:
+        """Overwrite progress.json, once, without a retry."""
+        try:
+            self._blob("progress.json").upload_from_string(text, "application/json", timeout=5, retry=None)
+        except FAULTS:
+            return
+
+    def _file(self, path: Path, name: str, end_s: float) -> None:
+        blob = self._blob(name)
+        if path.stat().st_size > RESUMABLE_FROM_BYTES:
+            blob.chunk_size = RESUMABLE_FROM_BYTES
+        left_s = _left_s(end_s)
+        blob.upload_from_filename(str(path), timeout=_request_s(left_s), retry=_retry(left_s))
+
+    def _put(self, name: str, text: str, left_s: float, if_generation_match: int) -> None:
+        self._blob(name).upload_from_string(
+            text,
+            "application/json",
+            if_generation_match=if_generation_match,
+            timeout=_request_s(left_s),
+            retry=_retry(left_s),
+        )
+
+    def _blob(self, name: str) -> Any:
+        return self._bucket.blob(f"{self._prefix}/{name}" if self._prefix else name)
+
+
+class ProgressUploader:
+    """Keeps progress.json roughly current from a thread of its own; the run never waits for it."""
+
+    def __init__(self, bucket: Bucket, spec: RunSpec, pod: int) -> None:
+        self._bucket, self._total, self._pod = bucket, spec.total_steps, pod
+        self._latest: dict[str, Any] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._loop, name="progress", daemon=True)
+
+    def start(self) -> None:
+        """Begin uploading."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Upload nothing from here on; one request that is under way may still end."""
+        self._stop.set()
+
+    def take(self, progress: Progress) -> None:
+        """Note where the slowest rank is."""
+        if progress.last:
+            beat = min(progress.last.values(), key=lambda b: b.step)
+            self._latest = {"step": beat.step + 1, "of": self._total, "phase": beat.phase, "at_s": beat.at_s}
+
+    def _loop(self) -> None:
+        sent: dict[str, Any] = {}
+        while not self._stop.wait(PROGRESS_EVERY_S):
+            latest = self._latest
+            if latest != sent:
+                self._bucket.put_progress(json.dumps(latest | {"pod": self._pod}))
+                sent = latest
+
+
+def hopeless(error: DeliveryError) -> bool:
+    """Whether trying again, even hours later, would fail alike: no bucket, no permission, no credentials."""
+    return error.__cause__ is None or isinstance(error.__cause__, HOPELESS)
+
+
+def _retry(left_s: float) -> Any:
+    return DEFAULT_RETRY.with_timeout(left_s).with_delay(initial=0.5, multiplier=2.0, maximum=10.0)
+
+
+def _request_s(left_s: float) -> float:
+    return max(2.0, min(REQUEST_TIMEOUT_S, left_s / 2))
+
+
+def _left_s(end_s: float) -> float:
+    return max(1.0, end_s - time.monotonic())
+
+
+def _words(error: BaseException) -> str:
+    return " ".join(str(error).split())[:500] or type(error).__name__
