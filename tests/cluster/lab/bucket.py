@@ -16,7 +16,7 @@ from tests.cluster.lab.process import free_port, start, stop, until
 
 Fault = Callable[[str, str], str | None]
 """(method, path) -> None (pass on), "503", "403", or "hang"."""
-NAME = "bench-bucket"
+NAME = "bench-lab"
 
 
 class FaultyBucket:
@@ -67,7 +67,9 @@ class FaultyBucket:
     def _make(self) -> bool:
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=10)
         try:
-            connection.request("POST", "/storage/v1/b", json.dumps({"name": NAME}), {"Content-Type": "application/json"})
+            connection.request(
+                "POST", "/storage/v1/b", json.dumps({"name": NAME}), {"Content-Type": "application/json"}
+            )
             return connection.getresponse().status == http.client.OK
         except OSError:
             return False

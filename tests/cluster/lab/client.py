@@ -1,6 +1,5 @@
 """A user's clone of the repository and the snakemake that runs in it."""
 
-import os
 import re
 import shutil
 import signal
@@ -17,13 +16,13 @@ from tests.cluster.lab.process import start, until
 ROOT = Path(__file__).resolve().parents[3]
 PARTS = ("Snakefile", "workflow", "config", "profiles", "gke", "local")
 IMAGE = f"us-docker.pkg.dev/lab/bench/harness@sha256:{'0' * 64}"
-PLATFORM = "lab-l4-x4"
+PLATFORM = "lab-l4-x2"
 ENTRY = {
     "device": "cpu",
     "world_size": 2,
     "accelerator": "l4",
     "interconnect": "pcie",
-    "machine_type": "g2-standard-48",
+    "machine_type": "g2-standard-24",
     "gke_accelerator": "nvidia-l4",
     "spot": True,
     "cpus": 2,
@@ -57,7 +56,7 @@ class Clone:
         for part in PARTS:
             source = ROOT / part
             if source.is_symlink():
-                (folder / part).symlink_to(os.readlink(source))
+                (folder / part).symlink_to(source.readlink())
             elif source.is_dir():
                 shutil.copytree(source, folder / part, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
             else:
@@ -106,4 +105,4 @@ class Clone:
 
     def parts(self) -> list[Path]:
         """Unfinished files left behind below results/."""
-        return [p for p in (self.folder / "results").rglob("*.part")]
+        return list((self.folder / "results").rglob("*.part"))

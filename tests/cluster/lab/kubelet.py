@@ -23,10 +23,10 @@ class Node:
 
     name: str
     accelerator: str = "nvidia-l4"
-    gpus: int = 4
-    machine_type: str = "g2-standard-48"
-    cpus: int = 48
-    memory: str = "192Gi"
+    gpus: int = 2
+    machine_type: str = "g2-standard-24"
+    cpus: int = 24
+    memory: str = "96Gi"
     labels: dict[str, str] = field(default_factory=dict)
 
     def manifest(self) -> dict[str, Any]:
@@ -44,7 +44,7 @@ class Node:
                     "topology.kubernetes.io/zone": "us-central1-a",
                     "cloud.google.com/gke-accelerator": self.accelerator,
                     "cloud.google.com/gke-accelerator-count": str(self.gpus),
-                    "cloud.google.com/gke-nodepool": "l4-x4-us-central1-a",
+                    "cloud.google.com/gke-nodepool": "l4-us-central1-a",
                     "cloud.google.com/gke-spot": "true",
                 }
                 | self.labels,
@@ -70,7 +70,9 @@ class Node:
 class Kubelet:
     """The agent of one node."""
 
-    def __init__(self, node: Node, binary: Path, kubeconfig: Path, certificate: tuple[Path, Path], folder: Path) -> None:
+    def __init__(
+        self, node: Node, binary: Path, kubeconfig: Path, certificate: tuple[Path, Path], folder: Path
+    ) -> None:
         self.node, self.folder = node, folder
         self._binary, self._kubeconfig, self._certificate = binary, kubeconfig, certificate
         self._process: subprocess.Popen[bytes] | None = None

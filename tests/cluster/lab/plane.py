@@ -32,6 +32,8 @@ class ControlPlane:
             f"--initial-advertise-peer-urls={peer}", f"--initial-cluster=default={peer}",
         )  # fmt: skip
         self.start_apiserver()
+        for name, user in (("kubeconfig", "admin"), ("kcm.kubeconfig", "kcm"), ("scheduler.kubeconfig", "scheduler")):
+            write_kubeconfig(self.folder / name, self.server, self.folder / "certs/apiserver.crt", f"{user}-token")
         self._start(
             "controller-manager", f"--kubeconfig={self.folder}/kcm.kubeconfig",
             f"--service-account-private-key-file={self.folder}/sa.key", "--leader-elect=false", "--secure-port=0",
@@ -99,11 +101,9 @@ class ControlPlane:
             "kcm-token,system:kube-controller-manager,2\n"
             "scheduler-token,system:kube-scheduler,3\n"
         )
-        for name, user in (("kubeconfig", "admin"), ("kcm.kubeconfig", "kcm"), ("scheduler.kubeconfig", "scheduler")):
-            write_kubeconfig(self.folder / name, self.server, f"{user}-token")
 
 
-def write_kubeconfig(path: Path, server: str, token: str) -> None:
+def write_kubeconfig(path: Path, server: str, authority: Path, token: str) -> None:
     """Write a kubeconfig with one context, `test`."""
     path.write_text(
         json.dumps(
@@ -111,7 +111,7 @@ def write_kubeconfig(path: Path, server: str, token: str) -> None:
                 "apiVersion": "v1",
                 "kind": "Config",
                 "current-context": "test",
-                "clusters": [{"name": "test", "cluster": {"server": server, "insecure-skip-tls-verify": True}}],
+                "clusters": [{"name": "test", "cluster": {"server": server, "certificate-authority": str(authority)}}],
                 "users": [{"name": "test", "user": {"token": token}}],
                 "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
             }

@@ -11,7 +11,7 @@ from typing import Any
 
 import urllib3
 from kubernetes import client, config
-from kubernetes.client.rest import ApiException
+from kubernetes.client.exceptions import ApiException
 
 from .errors import Refused, Unavailable
 
@@ -117,7 +117,7 @@ class _NotFound(Refused):
 
 def _sorted(what: str, error: ApiException) -> Exception:
     try:
-        said = json.loads(error.body)["message"]
+        said = json.loads(error.body or "")["message"]
     except (TypeError, ValueError, KeyError):
         said = error.reason or "no reason given"
     text = f"cluster: {what}: {error.status}: {said}"
@@ -140,10 +140,10 @@ def _short(error: BaseException) -> str:
 def _configuration(context: str) -> client.Configuration:
     configuration = client.Configuration()
     try:
-        config.load_kube_config(context=context or None, client_configuration=configuration)
+        config.load_kube_config(context=context or None, client_configuration=configuration)  # type: ignore[no-untyped-call]
     except config.ConfigException as error:
         try:
-            config.load_incluster_config(client_configuration=configuration)
+            config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
         except config.ConfigException:
             raise Refused(
                 f"no cluster to talk to: {error}; run gcloud container clusters get-credentials CLUSTER, "

@@ -49,7 +49,7 @@ def collect(source: Source, remote: str, record_name: str, folder: Path, spec: R
                     f"{remote}/{file.path}: found sha256 {found[:12]}..., record says {file.sha256[:12]}...: "
                     "the bucket's copy is damaged or was overwritten"
                 )
-            os.replace(part, target)
+            part.replace(target)
         finally:
             part.unlink(missing_ok=True)
     write_atomically(folder / "record.json", raw)
@@ -76,7 +76,7 @@ def write_atomically(path: Path, content: bytes) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(part, path)
+        part.replace(path)
     finally:
         part.unlink(missing_ok=True)
 

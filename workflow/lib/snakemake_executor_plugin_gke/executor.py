@@ -25,7 +25,7 @@ DETACH_S = 1.0
 TICK_S = 0.1
 
 
-class Executor(RemoteExecutor):
+class Executor(RemoteExecutor):  # type: ignore[misc]
     """One Snakemake job is one Kubernetes Job, found again by its name."""
 
     def __post_init__(self) -> None:
@@ -135,5 +135,3 @@ class Executor(RemoteExecutor):
                 self.report_job_success(info)
             else:
                 self.report_job_error(info, msg=f"{end.error}\n")
-
-

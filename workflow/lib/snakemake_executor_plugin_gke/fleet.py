@@ -4,31 +4,35 @@ Level-triggered: what to do follows from what is there now, never from what this
 having done, so that a client that died anywhere is replaced by the next one without a trace.
 """
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from harness.contract.errors import SpecError
+from harness.contract.record import Record
 from harness.contract.spec import RunSpec
 
-from . import collect, status
+from . import autopsy, collect, status
 from .errors import Refused, RemoteError, Unavailable
 from .manifest import render_manifest, selector
 from .settings import ExecutorSettings
 from .status import Phase
+from .telling import Teller, explain
 
-RECORD = "record.json"
+Json = dict[str, Any]
+RECORD, PROGRESS = "record.json", "progress.json"
 PARALLEL = 8
 """Requests under way at once while creating Jobs and fetching files."""
 VANISHED_S = 60.0
 """Beyond its grace period, how long a deleted pod may take to deliver a last record."""
 DAMAGED_POLLS = 3
-"""Polls a record may contradict its files before the run is given up (a newer pod may be overwriting them)."""
+"""Polls a record may contradict its files before the run is given up."""
 
 
 @dataclass(slots=True)
@@ -39,12 +43,14 @@ class Attempt:
     folder: Path
     name: str = ""
     remote: str = ""
+    """Its folder below the bucket's prefix."""
     seen: bool = False
     """Whether this client has seen or made its Job."""
     vanished_at_s: float | None = None
+    stuck_at_s: float | None = None
     damaged: int = 0
-    said: str = ""
-    """The last status line printed about it."""
+    progress: int = 0
+    """Generation of the last progress.json read."""
 
     def __post_init__(self) -> None:
         self.name = self.spec.job_name()
@@ -54,13 +60,13 @@ class Attempt:
     def label(self) -> str:
         """How status lines call it."""
         i = self.spec.identity
-        tail = f" attempt {i.attempt}" if i.attempt > 1 else ""
+        tail = f" a{i.attempt}" if i.attempt > 1 else ""
         return f"{self.spec.platform.name} {i.config} {i.arm} r{i.repeat}{tail}"
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """An attempt that needs no more polls: collected, or with the error that ended it."""
+    """An attempt that needs no more polls: its record is here, or the error that ended it."""
 
     attempt: Attempt
     error: str | None = None
@@ -76,7 +82,7 @@ class Action(Enum):
     AUTOPSY = "autopsy"
 
 
-def decide(seen: bool, job: dict[str, Any] | None, recorded: bool) -> Action:
+def decide(seen: bool, job: Json | None, recorded: bool) -> Action:
     """What an attempt needs, from its Job (listed first) and its record (listed second)."""
     if recorded:
         return Action.COLLECT
@@ -86,31 +92,22 @@ def decide(seen: bool, job: dict[str, Any] | None, recorded: bool) -> Action:
     return Action.AUTOPSY if status.phase(job) in (Phase.COMPLETE, Phase.FAILED) else Action.WAIT
 
 
-class ClusterLike(Protocol):
-    """The part of the Kubernetes client that the fleet needs."""
-
-    def jobs(self, selector: str) -> dict[str, dict[str, Any]]: ...
-
-    def create(self, manifest: dict[str, Any]) -> bool: ...
-
-    def delete(self, name: str) -> None: ...
-
-
 class Fleet:
     """Submits, adopts, watches and collects."""
 
     def __init__(self, cluster: Any, bucket: Any, settings: ExecutorSettings, say: Callable[[str], object]) -> None:
-        self._cluster, self._bucket, self._settings, self._say = cluster, bucket, settings, say
+        self._cluster, self._bucket, self._settings = cluster, bucket, settings
+        self._tell = Teller(say)
         self._attempts: dict[str, Attempt] = {}
         self._lock = threading.Lock()
-        self._trouble: str | None = None
+        self._explained_at_s = float("-inf")
 
     def submit(self, attempts: Sequence[Attempt], *, must_succeed: bool = False) -> list[Ended]:
         """Take attempts over: collect, adopt or create each. Raises Refused; Unavailable only if `must_succeed`."""
         with self._lock:
             self._attempts.update({a.name: a for a in attempts})
             try:
-                return self._reconcile(attempts, must_succeed=must_succeed)
+                return self._reconcile(attempts, first=True, must_succeed=must_succeed)
             except Unavailable as error:
                 if must_succeed:
                     raise
@@ -125,9 +122,7 @@ class Fleet:
             except RemoteError as error:
                 self._troubled(error)
                 return []
-            if self._trouble is not None:
-                self._trouble = None
-                self._say("gke: cluster and bucket answer again")
+            self._tell.well("cluster or bucket")
             return ended
 
     def cancel(self, names: Iterable[str]) -> None:
@@ -136,64 +131,161 @@ class Fleet:
             try:
                 self._cluster.delete(name)
             except RemoteError as error:
-                self._say(f"gke: {name} goes on: {error}")
+                self._tell.line(f"{name} goes on: {error}")
+
+    def calls(self) -> dict[str, int]:
+        """Requests made so far, by what was asked."""
+        return {**self._cluster.calls, **{f"bucket {k}": n for k, n in self._bucket.calls.items()}}
 
     def _troubled(self, error: RemoteError) -> None:
-        if str(error) != self._trouble:
-            self._trouble = str(error)
-            self._say(f"gke: {error}; every Job is kept, asking again every {self._settings.poll_interval} s")
+        again = f"every Job is kept, asking again every {self._settings.poll_interval} s"
+        self._tell.trouble("cluster or bucket", f"{error}; {again}")
 
-    def _reconcile(self, attempts: Sequence[Attempt], *, must_succeed: bool = False) -> list[Ended]:
+    def _reconcile(
+        self, attempts: Sequence[Attempt], *, first: bool = False, must_succeed: bool = False
+    ) -> list[Ended]:
         studies = {a.spec.identity.study for a in attempts}
         jobs = self._cluster.jobs(selector(studies))
-        blobs: dict[str, Any] = {}
+        blobs: Json = {}
         for study in sorted(studies):
-            blobs |= self._bucket.list(study, (RECORD,))
+            blobs |= self._bucket.list(study, (RECORD, PROGRESS))
         todo: dict[Action, list[Attempt]] = {action: [] for action in Action}
         for attempt in attempts:
             job = jobs.get(attempt.name)
             todo[decide(attempt.seen, job, f"{attempt.remote}/{RECORD}" in blobs)].append(attempt)
             if job is not None:
                 attempt.seen, attempt.vanished_at_s = True, None
-        with ThreadPoolExecutor(PARALLEL) as pool:
-            ended = [e for e in pool.map(self._collect, todo[Action.COLLECT]) if e is not None]
-            ended += [e for e in pool.map(self._create, todo[Action.CREATE]) if e is not None]
-        ended += [e for a in todo[Action.VANISHED] if (e := self._vanished(a))]
-        ended += [self._autopsy(a, jobs[a.name]) for a in todo[Action.AUTOPSY]]
-        return ended
+        if first:
+            made, kept, done = (len(todo[a]) for a in (Action.CREATE, Action.WAIT, Action.COLLECT))
+            self._tell.line(f"{len(attempts)} runs: {made} Jobs to create, {kept} to adopt, {done} results to collect")
+        # Daemon threads: a client that detaches does not wait for a request that hangs.
+        with ThreadPool(PARALLEL) as pool:
+            ended = pool.map(lambda a: self._collect(a, RECORD, jobs.get(a.name)), todo[Action.COLLECT], 1)
+            ended += pool.map(lambda a: self._create(a, must_succeed), todo[Action.CREATE], 1)
+        ended += [self._vanished(a, blobs) for a in todo[Action.VANISHED]]
+        ended += [self._over(a, jobs[a.name], blobs) for a in todo[Action.AUTOPSY]]
+        ended += self._explain(todo[Action.WAIT], jobs, blobs)
+        return [e for e in ended if e is not None]
 
-    def _create(self, attempt: Attempt) -> Ended | None:
+    def _create(self, attempt: Attempt, must_succeed: bool) -> Ended | None:
         try:
             made = self._cluster.create(render_manifest(attempt.spec, self._settings))
         except (Refused, SpecError) as error:
-            return Ended(attempt, f"{attempt.name}: {error}")
+            return self._failed(attempt, str(error))
         except Unavailable as error:
+            if must_succeed:
+                raise
             self._troubled(error)
             return None
         attempt.seen = True
         if not made:
-            self._say(f"gke: {attempt.label}: adopted {attempt.name}, which another client made just now")
+            self._tell.about(attempt.name, f"adopted: {attempt.label}: another client has just made its Job")
         return None
 
-    def _collect(self, attempt: Attempt) -> Ended | None:
+    def _collect(self, attempt: Attempt, record_name: str, job: Json | None) -> Ended | None:
         try:
-            record = collect.collect(self._bucket, attempt.remote, RECORD, attempt.folder, attempt.spec)
+            record = collect.collect(self._bucket, attempt.remote, record_name, attempt.folder, attempt.spec)
+            if record.outcome != "ok" and job is not None:
+                facts = autopsy.gather(self._cluster, attempt.name, job, with_log=False)
+                collect.write_json(attempt.folder / "k8s.json", facts)
         except Unavailable as error:
             self._troubled(error)
             return None
         except (collect.Damaged, Refused) as error:
             attempt.damaged += 1
-            return Ended(attempt, f"{attempt.name}: {error}") if attempt.damaged >= DAMAGED_POLLS else None
-        self._say(f"gke: {attempt.label}: finished: {record.outcome}")
+            return self._failed(attempt, str(error)) if attempt.damaged >= DAMAGED_POLLS else None
+        return self._finished(attempt, record)
+
+    def _vanished(self, attempt: Attempt, blobs: Json) -> Ended | None:
+        if attempt.vanished_at_s is None:
+            attempt.vanished_at_s = time.monotonic()
+        if last := _last_pod_record(attempt, blobs):
+            return self._collect(attempt, last, None)
+        if time.monotonic() - attempt.vanished_at_s < self._settings.grace_period + VANISHED_S:
+            return None
+        return self._failed(attempt, "its Job was deleted and left no record; the same command creates it anew")
+
+    def _over(self, attempt: Attempt, job: Json, blobs: Json) -> Ended | None:
+        if last := _last_pod_record(attempt, blobs):
+            return self._collect(attempt, last, job)
+        try:
+            facts = autopsy.gather(self._cluster, attempt.name, job)
+        except Unavailable as error:
+            self._troubled(error)
+            return None
+        except Refused as error:
+            return self._failed(attempt, f"{status.failure_words(job)}; no record, no autopsy: {error}")
+        return self._concluded(attempt, facts)
+
+    def _concluded(self, attempt: Attempt, facts: Json) -> Ended:
+        from .cloudlog import read_log
+
+        autopsy.fill_log(facts, read_log)
+        record = autopsy.conclude(facts, attempt.spec, attempt.folder)
+        if facts["log_tail"] is None:
+            self._tell.line(f"{attempt.label}: its pod's log is gone from the cluster; in Cloud Logging it is")
+            self._tell.line(f"  gcloud logging read '{facts['cloud_logging']}'")
+        return self._finished(attempt, record)
+
+    def _explain(self, attempts: Sequence[Attempt], jobs: dict[str, Json], blobs: Json) -> list[Ended | None]:
+        if time.monotonic() - self._explained_at_s < self._settings.status_interval:
+            return []
+        self._explained_at_s = time.monotonic()
+        mine = {a.name: jobs[a.name] for a in attempts}
+        running = [a for a in attempts if status.phase(mine[a.name]) is Phase.RUNNING]
+        for attempt in running:
+            self._progress(attempt, blobs.get(f"{attempt.remote}/{PROGRESS}"))
+        if len(running) == len(attempts):
+            self._tell.waiting({})
+            return []
+        pods = self._cluster.pods(selector({a.spec.identity.study for a in attempts}))
+        reasons = explain(mine, pods, self._cluster.events())
+        self._tell.waiting({a.label: reasons[a.name] for a in attempts if a.name in reasons})
+        return [self._stuck(a, reasons.get(a.name), jobs[a.name]) for a in attempts]
+
+    def _stuck(self, attempt: Attempt, reason: status.Reason | None, job: Json) -> Ended | None:
+        if reason is None or not reason.stuck:
+            attempt.stuck_at_s = None
+            return None
+        if attempt.stuck_at_s is None:
+            attempt.stuck_at_s = time.monotonic()
+        if time.monotonic() - attempt.stuck_at_s < self._settings.start_patience:
+            return None
+        facts = autopsy.gather(self._cluster, attempt.name, job)
+        # Left alone, it would hold its node forever, and the next attempt could not have it.
+        self._cluster.delete(attempt.name)
+        return self._concluded(attempt, facts)
+
+    def _progress(self, attempt: Attempt, blob: Any) -> None:
+        if blob is None or blob.generation == attempt.progress:
+            if not attempt.progress:
+                self._tell.about(attempt.name, f"running: {attempt.label}")
+            return
+        attempt.progress = blob.generation
+        try:
+            at = json.loads(self._bucket.read(blob.name))
+            step, of, phase, pod = int(at["step"]), int(at["of"]), str(at["phase"]), int(at.get("pod", 1))
+        except (RemoteError, ValueError, KeyError, TypeError):  # only a progress line; the next one may do
+            return
+        again = f", pod {pod} of this run" if pod > 1 else ""
+        where = f"step {step}/{of}" if 0 < step <= of else phase
+        self._tell.about(attempt.name, f"running: {attempt.label} ({where}{again})")
+
+    def _finished(self, attempt: Attempt, record: Record) -> Ended:
+        measured = record.measured
+        speed = f", {measured.tokens_per_s:.0f} tok/s" if measured and measured.tokens_per_s else ""
+        why = f": {record.diagnosis.sentence}" if record.outcome != "ok" and record.diagnosis.sentence else ""
+        self._tell.about(attempt.name, f"finished: {attempt.label}: {record.outcome}{speed}{why}")
         return Ended(attempt)
 
-    def _vanished(self, attempt: Attempt) -> Ended | None:
-        now_s = time.monotonic()
-        if attempt.vanished_at_s is None:
-            attempt.vanished_at_s = now_s
-        if now_s - attempt.vanished_at_s < self._settings.grace_period + VANISHED_S:
-            return None
-        return Ended(attempt, f"{attempt.name}: its Job was deleted and left no record; the same command makes it anew")
+    def _failed(self, attempt: Attempt, why: str) -> Ended:
+        self._tell.about(attempt.name, f"no result: {attempt.label}: {why}")
+        return Ended(attempt, f"{attempt.name}: {why}")
 
-    def _autopsy(self, attempt: Attempt, job: dict[str, Any]) -> Ended:
-        return Ended(attempt, f"{attempt.name}: {status.failure_words(job)}, and no record in the bucket")
+
+def _last_pod_record(attempt: Attempt, blobs: Json) -> str | None:
+    """Where the last pod that was taken away left its record, below the attempt's folder: pods/<n>/record.json."""
+    start = f"{attempt.remote}/pods/"
+    numbers = [n.removeprefix(start).split("/")[0] for n in blobs if n.startswith(start) and n.endswith(f"/{RECORD}")]
+    last = max((int(n) for n in numbers if n.isdigit()), default=None)
+    return None if last is None else f"pods/{last}/{RECORD}"

@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.contract.codec import canonical
 from harness.contract.errors import SpecError
-from harness.contract.exitcodes import CONFIG, DELIVERY
+from harness.contract.exitcodes import CONFIG, DELIVERY, PREEMPTED
 from harness.contract.spec import RunSpec
 
 from .settings import ExecutorSettings
@@ -106,6 +106,7 @@ def render_yaml(spec: RunSpec, settings: ExecutorSettings) -> str:
         cpus=spec.platform.cpus,
         memory=_memory(spec),
         upload=attempt_url(settings.bucket, spec),
+        ignored_codes=[PREEMPTED],
         fail_job_codes=[CONFIG, DELIVERY],
     )
     return rendered
@@ -115,7 +116,9 @@ def render_manifest(spec: RunSpec, settings: ExecutorSettings) -> dict[str, Any]
     """The Job of one attempt as plain values, ready for the API server. Raises SpecError."""
     import yaml
 
-    manifest: dict[str, Any] = yaml.load(render_yaml(spec, settings), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    manifest: dict[str, Any] = yaml.load(
+        render_yaml(spec, settings), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    )
     return manifest
 
 

@@ -16,7 +16,7 @@ def _flag(default: Any, help_text: str, **metadata: Any) -> Any:
 
 
 @dataclass
-class ExecutorSettings(ExecutorSettingsBase):
+class ExecutorSettings(ExecutorSettingsBase):  # type: ignore[misc]
     """What a user may set; Snakemake turns each field into `--gke-<field>`."""
 
     image: str = _flag(
