@@ -14,9 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from harness.contract.frontier import RUNG_STEPS, sized
 from harness.contract.heartbeat import HeartbeatWriter
 from harness.contract.record import Found, Memory, RankResult
-from harness.contract.spec import RunSpec
 from harness.engines.base import Context
 from harness.engines.loop import Hook, Loop
 from harness.engines.registry import build_engine
@@ -24,9 +24,6 @@ from harness.engines.trial import device_name, versions
 from harness.measure import clock
 from harness.measure.cap import release_cached
 from harness.measure.memory import Gauge
-
-RUNG_STEPS = 2
-"""The first step allocates the optimizer's state, the second peaks with all of it there."""
 
 
 class Ladder:
@@ -122,8 +119,3 @@ class Ladder:
             device_name=device_name(self._context.device),
             frontier=self._rungs,
         )
-
-
-def sized(spec: RunSpec, size: int) -> RunSpec:
-    """The spec with its ladder's axis at that size."""
-    return dataclasses.replace(spec, data=dataclasses.replace(spec.data, **{spec.protocol.ladder_over: size}))

@@ -1,5 +1,6 @@
 """One attempt: its tries, its record. Whatever happens to the ranks, a record is written."""
 
+import dataclasses
 import datetime
 import time
 from dataclasses import dataclass, field
@@ -13,7 +14,9 @@ from harness.diagnosis import diagnose_folder
 from harness.supervisor import collect, folder, launch, processes
 from harness.supervisor.environment import describe_environment
 from harness.supervisor.remedy import remedy_for
+from harness.supervisor.rungs import measured_climb, read_rungs
 from harness.supervisor.say import Teller, say
+from harness.supervisor.search import Choice, search
 from harness.supervisor.signals import Signals
 from harness.supervisor.telemetry import Telemetry
 from harness.supervisor.watch import Ending, watch
@@ -39,6 +42,8 @@ class Attempt:
     environment: dict[str, str] = field(default_factory=dict)
     window_s: tuple[float, float] | None = None
     deadline_hit: bool = False
+    choice: Choice | None = None
+    """What the trials of the tuned arm came to; None without trials."""
 
     def run(self) -> Record:
         """Try, remedy, merge; returns the record, not yet written."""
@@ -48,6 +53,8 @@ class Attempt:
             kinds = ", ".join(f.kind for f in self.spec.faults)
             self.notes.append(f"FAULTS INJECTED ({kinds}): this is a test of failure, never a measurement")
             say(self.notes[-1])
+        if self.spec.protocol.trials:
+            self._tune(deadline_s)
         with Telemetry(self.spec, self.out / "telemetry.jsonl") as telemetry:
             self._tries(deadline_s)
         diagnosis = self.tries[-1].diagnosis
@@ -79,6 +86,20 @@ class Attempt:
     def cut(self) -> bool:
         """Whether the budget ended it, and not the spec's own deadline."""
         return self.until_s is not None and time.monotonic() >= self.until_s and self.deadline_hit
+
+    def _tune(self, deadline_s: float) -> None:
+        """Let the trials choose the settings that the tries then run with."""
+        self.choice = search(self.spec, self.out, self._trial, deadline_s, lambda: bool(self.signals.cancelled))
+        folder.write_spec(self.out / folder.CHOSEN, self.choice.spec)
+        self.notes.append(self.choice.note)
+        say(f"  {self.choice.note}")
+
+    def _trial(self, spec: RunSpec, place: Path, until_s: float) -> Record:
+        place.mkdir()
+        folder.prepare(place, spec)
+        record = Attempt(spec=spec, out=place, signals=self.signals, teller=Teller(spec), until_s=until_s).run()
+        folder.write_record(place, record)
+        return record
 
     def _tries(self, deadline_s: float) -> None:
         remedy = None
@@ -125,7 +146,8 @@ class Attempt:
         for _ in range(PORT_CHOICES):
             folder.empty(place)
             self.environment = launch.rank_environment(self.spec, place, extra)
-            command = launch.launcher_command(self.spec, self.out / folder.SPEC, place)
+            spec_path = self.out / (folder.CHOSEN if self.choice else folder.SPEC)
+            command = launch.launcher_command(self.spec, spec_path, place)
             started_s = time.time()
             launcher = processes.start(command, self.environment, place / "launcher.log")
             ending = watch(launcher, self.spec, place, deadline_s, self.signals, self.teller.progress)
@@ -147,9 +169,19 @@ class Attempt:
         return Diagnosis(outcome="numerics", confidence="high", culprit_rank=spot[0], sentence=sentence)
 
     def _measured(self, diagnosis: Diagnosis, telemetry: Telemetry) -> Measured | None:
-        if diagnosis.outcome != "ok":
-            return None
-        return collect.merge(self.results, self.spec, telemetry.throttled(self.window_s))
+        if self.spec.protocol.ladder:
+            # The times of a ladder's few steps are no measurement; how far it got is, also when memory ended it.
+            place = self.out / f"try-{len(self.tries)}"
+            ended = diagnosis.outcome in collect.MEMORY_ENDS
+            rungs = collect.read_frontier(place, self.spec.platform.world_size, ended)
+            return None if rungs is None else Measured(frontier=rungs)
+        if self.spec.protocol.ladder:
+            rungs = read_rungs(self.out / f"try-{len(self.tries)}", self.spec, diagnosis)
+            return measured_climb(self.results, rungs)
+        measured = None
+        if diagnosis.outcome == "ok":
+            measured = collect.merge(self.results, self.spec, telemetry.throttled(self.window_s))
+        return dataclasses.replace(measured or Measured(), search=self.choice.trials) if self.choice else measured
 
 
 def _now() -> str:

@@ -19,6 +19,8 @@ from harness.supervisor.signals import Cancelled, Signals
 
 RECORD = "record.json"
 SPEC = "spec.json"
+CHOSEN = "chosen.json"
+"""The spec that the tuned arm's trials chose: what the ranks then read in place of SPEC."""
 RECORD_LINE = "HARNESS-RECORD "
 """Begins the line of stdout that carries a whole record, where a lost disk or bucket cannot lose it."""
 RESERVE = ".reserve"
@@ -77,16 +79,21 @@ def finished(out: Path, spec: RunSpec) -> Record | None:
 
 def prepare(out: Path, spec: RunSpec) -> None:
     """Remove what an unfinished attempt left and write the spec; files of other origin are left alone."""
-    for name in (RECORD, SPEC, RESERVE, "telemetry.jsonl"):
+    for name in (RECORD, SPEC, CHOSEN, RESERVE, "telemetry.jsonl"):
         (out / name).unlink(missing_ok=True)
-    for folder in out.glob("try-*"):
+    for folder in (*out.glob("try-*"), *out.glob("trial-*")):
         shutil.rmtree(folder)
-    write_atomically(out / SPEC, json.dumps(spec.to_json(), indent=1) + "\n")
+    write_spec(out / SPEC, spec)
     descriptor = os.open(out / RESERVE, os.O_WRONLY | os.O_CREAT, 0o600)
     try:
         os.posix_fallocate(descriptor, 0, RESERVE_BYTES)
     finally:
         os.close(descriptor)
+
+
+def write_spec(path: Path, spec: RunSpec) -> None:
+    """Write a spec as the ranks read it."""
+    write_atomically(path, json.dumps(spec.to_json(), indent=1) + "\n")
 
 
 def empty(place: Path) -> None:
@@ -134,7 +141,7 @@ def write_record(out: Path, record: Record) -> None:
 
 def list_files(out: Path) -> tuple[File, ...]:
     """Every file of ours beside the record, with size and checksum, in order of path."""
-    paths = [out / SPEC, out / "telemetry.jsonl", *out.glob("try-*/**/*")]
+    paths = [out / SPEC, out / CHOSEN, out / "telemetry.jsonl", *out.glob("try-*/**/*"), *out.glob("trial-*/**/*")]
     return tuple(_describe(out, path) for path in sorted(paths) if path.is_file() and not path.is_symlink())
 
 

@@ -15,9 +15,8 @@ from pathlib import Path
 from harness.contract import exitcodes
 from harness.contract.codec import decode
 from harness.contract.errors import SpecError
-from harness.contract.frontier import Frontier, Probe, Rung
+from harness.contract.frontier import RUNG_STEPS, Frontier, Probe, Rung, sized
 from harness.contract.outcome import outcome
-from harness.contract.record import Record
 from harness.contract.spec import RunSpec, read_spec
 from harness.contract.units import GIB
 from harness.supervisor import folder
@@ -31,7 +30,6 @@ LIMIT = {"micro_batch": 64, "sequence_length": 32768}
 RUNGS = 8
 """Sizes of one ladder at most."""
 PROCESSES = 6
-RUNG_STEPS = 2
 SHARES = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
 """The first ladder, as shares of the prediction."""
 GROWTH = (1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
@@ -103,19 +101,16 @@ def frontier(spec_path: Path, out: Path, bounds: Bounds | None, budget_s: float,
     return exit_status(work)
 
 
-def search(spec: RunSpec, bounds: Bounds, predict: Predict, run: Callable[[RunSpec], tuple[str, Record]]) -> Frontier:
-    """Climb and divide until the bracket is one step wide. `run` gives a probe's folder and record."""
+def search(spec: RunSpec, bounds: Bounds, predict: Predict, run: Callable[[RunSpec], Probe]) -> Frontier:
+    """Climb and divide until the bracket is one step wide; `run` runs one probe."""
     capacity = capacity_bytes(spec)
     predicted = None if capacity is None else predicted_limit(spec, bounds, capacity, predict)
-    bracket, probes, ended = Bracket(), [], ""
+    probes: list[Probe] = []
+    bracket, ended = Bracket(), ""
     while not ended:
         ladder = next_ladder(bracket, bounds, predicted, first=not probes)
-        place, record = run(probe_spec(spec, ladder))
-        rungs = _rungs(record)
-        probes.append(
-            Probe(folder=place, ladder=ladder, outcome=record.outcome, wall_s=record.wall_s, rungs=tuple(rungs))
-        )
-        bracket = bracket.seen(rungs, bounds.resolution)
+        probes.append(run(probe_spec(spec, ladder)))
+        bracket = bracket.seen(probes[-1].rungs, bounds.resolution)
         ended = _ended(bracket, bounds, probes)
     return Frontier(
         platform=spec.platform.name,
@@ -188,12 +183,6 @@ def probe_spec(spec: RunSpec, ladder: tuple[int, ...]) -> RunSpec:
     return dataclasses.replace(sized(spec, ladder[0]), protocol=protocol)
 
 
-def sized(spec: RunSpec, size: int) -> RunSpec:
-    """The spec with its frontier's axis at that size."""
-    data = dataclasses.replace(spec.data, **{spec.protocol.ladder_over: size})
-    return dataclasses.replace(spec, data=data)
-
-
 def sentence(found: Frontier) -> str:
     """The result in one line."""
     expected = "" if found.predicted is None else f", predicted {found.predicted}"
@@ -218,19 +207,21 @@ def _ended(bracket: Bracket, bounds: Bounds, probes: list[Probe]) -> str:
     return "processes" if len(probes) >= bounds.processes else ""
 
 
-def _rungs(record: Record) -> list[Rung]:
-    plain = record.measured.frontier if record.measured else None
-    return [decode(Rung, rung, "measured.frontier") for rung in plain or []]
-
-
-def _execute(spec: RunSpec, out: Path, until_s: float) -> tuple[str, Record]:
+def _execute(spec: RunSpec, out: Path, until_s: float) -> Probe:
     """Run one probe, or take the record of an earlier call."""
+    sizes = ", ".join(map(str, spec.protocol.ladder))
+    say(f"climbing {spec.protocol.ladder_over} {sizes}")
     for attempt in range(1, ATTEMPTS + 1):
         again = dataclasses.replace(spec, identity=dataclasses.replace(spec.identity, attempt=attempt))
         place = f"{spec.run_hash()[:12]}/a{attempt}"
-        sizes = ", ".join(map(str, spec.protocol.ladder))
-        say(f"climbing {spec.protocol.ladder_over} {sizes}")
         record = execute(again, out / place, None, until_s=until_s)
         if record.outcome == "ok" or not outcome(record.outcome).retry_helps:
             break
-    return place, record
+    rungs = (record.measured.frontier if record.measured else None) or []
+    return Probe(
+        folder=place,
+        ladder=spec.protocol.ladder,
+        outcome=record.outcome,
+        wall_s=record.wall_s,
+        rungs=tuple(decode(Rung, rung, "measured.frontier") for rung in rungs),
+    )

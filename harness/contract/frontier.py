@@ -1,0 +1,101 @@
+"""The fit frontier of one config: the largest size that fits, the smallest that does not, and every probe between.
+
+A probe is one attempt with `protocol.ladder`; its rungs are in its own record too (`measured.frontier`).
+"""
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from harness.contract.codec import decode, encode
+from harness.contract.errors import SpecError
+from harness.contract.spec import RunSpec
+
+RUNG_STEPS = 2
+"""Steps at each size: the first allocates the optimizer's state, the second peaks with all of it there."""
+Over = Literal["micro_batch", "sequence_length"]
+OUT_OF_MEMORY = frozenset({"cuda_oom", "cuda_oom_fragmentation", "wedge_masking_oom", "host_oom"})
+"""Outcomes that say a size does not fit; any other death says nothing about it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rung:
+    """One size of a climb, over all ranks."""
+
+    size: int
+    fits: bool | None
+    """null: the process died of something else there."""
+    peak_allocated_bytes: int | None = None
+    peak_reserved_bytes: int | None = None
+    host_rss_peak_bytes: int | None = None
+    step_time_s: float | None = None
+    """Of the last step, slowest rank."""
+    outcome: str | None = None
+    """How the process ended there; null where it fits."""
+    rank: int | None = None
+    """Who died first there."""
+    phase: str | None = None
+    """Where in the step (or before it: `load`, `init`) that was."""
+    asked_bytes: int | None = None
+    """What could not be allocated."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Probe:
+    """One process group that climbed."""
+
+    folder: str
+    """Its attempt folder, below the frontier's own."""
+    ladder: tuple[int, ...]
+    outcome: str
+    wall_s: float | None
+    rungs: tuple[Rung, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Frontier:
+    """Where a config stops to fit."""
+
+    platform: str
+    config: str
+    arm: str
+    over: Over
+    resolution: int
+    """Sizes are multiples of it; the bracket is one of it wide when `ended` is `found`."""
+    limit: int
+    """No size above it was tried."""
+    largest_fit: int | None
+    """null: no size was seen to fit."""
+    smallest_fail: int | None
+    """null: no size was seen not to fit."""
+    predicted: int | None
+    """Largest size that the memory ledger expects to fit; null where the capacity is not known."""
+    capacity_bytes: int | None
+    """What the prediction had to fit into."""
+    ended: str
+    """`found`; `limit`: the limit itself fits; `nothing`: the smallest size does not fit; `processes`: they ran out;
+    otherwise the outcome that stopped the search."""
+    probes: tuple[Probe, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        encoded: dict[str, Any] = encode(self)
+        return encoded
+
+
+def sized(spec: RunSpec, size: int) -> RunSpec:
+    """The spec with its ladder's axis at that size."""
+    data = dataclasses.replace(spec.data, **{spec.protocol.ladder_over: size})
+    return dataclasses.replace(spec, data=data)
+
+
+def read_frontier(path: Path) -> Frontier:
+    """Read a frontier file. Raises SpecError naming it."""
+    try:
+        return decode(Frontier, json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        raise SpecError(f"{path}: cannot be read: {error}") from None
+    except SpecError as error:
+        raise SpecError(f"{path}: {error}") from None

@@ -1,0 +1,110 @@
+"""The tuned arm's search: every trial is a short run of its own; the fastest that ended well is measured in full."""
+
+import dataclasses
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.contract.engines import resolve_settings
+from harness.contract.record import Record
+from harness.contract.spec import RunSpec
+from harness.supervisor.say import say
+
+RunTrial = Callable[[RunSpec, Path, float], Record]
+"""Runs a trial's spec in a folder until a monotonic time."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Choice:
+    """What a search came to."""
+
+    spec: RunSpec
+    """The spec to measure: the given one with the kept settings, and no trials."""
+    trials: list[dict[str, Any]]
+    """Every trial, for the record."""
+    note: str
+
+
+def search(spec: RunSpec, out: Path, run: RunTrial, deadline_s: float, cancelled: Callable[[], bool]) -> Choice:
+    """Run every trial of `spec.protocol.trials` in its own folder `trial-<k>` below `out`.
+
+    Each gets an equal share of the time that is left, one more share being the measured run's, so that
+    no trial can eat the others' time. A trial that dies is data.
+    """
+    trials: list[dict[str, Any]] = []
+    count = len(spec.protocol.trials)
+    # All of them first: a setting that cannot be must not be found out halfway.
+    specs = [trial_spec(spec, settings) for settings in spec.protocol.trials]
+    for index, settings in enumerate(spec.protocol.trials, start=1):
+        left_s = deadline_s - time.monotonic()
+        if cancelled() or left_s <= 0:
+            break
+        say(f"  trial {index}/{count}: {describe(settings)}")
+        until_s = time.monotonic() + left_s / (count - index + 2)
+        record = run(specs[index - 1], out / f"trial-{index}", until_s)
+        trials.append(_entry(settings, record))
+        say(f"  trial {index}/{count}: {_result(trials[-1])}")
+    best = max((t for t in trials if t["tokens_per_s"]), key=lambda t: t["tokens_per_s"], default=None)
+    if best is not None:
+        best["kept"] = True
+    return Choice(spec=chosen_spec(spec, best["settings"] if best else {}), trials=trials, note=_note(trials, count))
+
+
+def trial_spec(spec: RunSpec, settings: dict[str, Any]) -> RunSpec:
+    """The short run of one trial: warm-up as in the measured run, `trial_steps` timed, nothing after them."""
+    protocol = dataclasses.replace(
+        spec.protocol,
+        trials=(),
+        timed_steps=spec.protocol.trial_steps,
+        profiled_steps=0,
+        preflight=False,
+        remedies="off",
+    )
+    return dataclasses.replace(chosen_spec(spec, settings), protocol=protocol)
+
+
+def chosen_spec(spec: RunSpec, settings: dict[str, Any]) -> RunSpec:
+    """The spec with these engine settings over its own, and no trials left."""
+    engine = spec.engine
+    merged = resolve_settings(engine.name, engine.settings | settings, "protocol.trials")
+    return dataclasses.replace(
+        spec,
+        engine=dataclasses.replace(engine, settings=merged),
+        protocol=dataclasses.replace(spec.protocol, trials=()),
+    )
+
+
+def describe(settings: dict[str, Any]) -> str:
+    """Settings in one line; the empty override is the config as given."""
+    return ", ".join(f"{name}={json.dumps(value)}" for name, value in settings.items()) or "as given"
+
+
+def _entry(settings: dict[str, Any], record: Record) -> dict[str, Any]:
+    measured = record.measured if record.outcome == "ok" else None
+    memory = measured.memory if measured else None
+    return {
+        "settings": dict(settings),
+        "outcome": record.outcome,
+        "sentence": record.diagnosis.sentence,
+        "tokens_per_s": measured.tokens_per_s if measured else None,
+        "step_time_s": measured.step_time_s if measured else None,
+        "peak_allocated_bytes": memory.peak_allocated_bytes if memory else None,
+        "wall_s": record.wall_s,
+        "kept": False,
+    }
+
+
+def _result(trial: dict[str, Any]) -> str:
+    speed = trial["tokens_per_s"]
+    return f"{trial['outcome']}: {trial['sentence']}" if speed is None else f"ok: {speed:,.0f} tok/s"
+
+
+def _note(trials: list[dict[str, Any]], count: int) -> str:
+    kept = next((t for t in trials if t["kept"]), None)
+    ran = f"{len(trials)} of {count} trials ran"
+    if kept is None:
+        return f"tuned: no trial ended ok ({ran}); measured with the settings as given"
+    return f"tuned: kept {describe(kept['settings'])} ({kept['tokens_per_s']:,.0f} tok/s in its trial; {ran})"
