@@ -171,11 +171,6 @@ class Attempt:
     def _measured(self, diagnosis: Diagnosis, telemetry: Telemetry) -> Measured | None:
         if self.spec.protocol.ladder:
             # The times of a ladder's few steps are no measurement; how far it got is, also when memory ended it.
-            place = self.out / f"try-{len(self.tries)}"
-            ended = diagnosis.outcome in collect.MEMORY_ENDS
-            rungs = collect.read_frontier(place, self.spec.platform.world_size, ended)
-            return None if rungs is None else Measured(frontier=rungs)
-        if self.spec.protocol.ladder:
             rungs = read_rungs(self.out / f"try-{len(self.tries)}", self.spec, diagnosis)
             return measured_climb(self.results, rungs)
         measured = None
