@@ -1,0 +1,197 @@
+"""Injected faults: each makes the real thing happen on one rank, so that diagnosis is tested on real deaths.
+
+A run that carries a fault can never pass as a measurement: every fault says so on the rank's log, and
+the supervisor flags its record.
+"""
+
+import ctypes
+import errno
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness.contract.codec import nearest
+from harness.contract.errors import SpecError
+from harness.contract.spec import Fault, RunSpec
+from harness.contract.units import GIB
+
+if TYPE_CHECKING:
+    import torch
+
+Raiser = Callable[["Injector"], None]
+_KINDS: dict[str, Raiser] = {}
+
+
+def _kind(name: str) -> Callable[[Raiser], Raiser]:
+    def register(raiser: Raiser) -> Raiser:
+        if name in _KINDS:
+            raise SpecError(f"fault {name!r}: declared twice")
+        _KINDS[name] = raiser
+        return raiser
+
+    return register
+
+
+class Injector:
+    """This rank's faults; `strike` is called at the start of each phase."""
+
+    def __init__(self, spec: RunSpec, rank: int) -> None:
+        for fault in spec.faults:
+            if fault.kind not in _KINDS:
+                raise SpecError(f"faults.kind: found {fault.kind!r}; {nearest(fault.kind, tuple(_KINDS))}")
+        self._faults = [f for f in spec.faults if f.rank == rank]
+        self._hoard: list[Any] = []
+        self._loss: torch.Tensor | None = None
+        self.device_type: str = spec.platform.device
+
+    def strike(self, step: int, phase: str, loss: "torch.Tensor | None" = None) -> "torch.Tensor | None":
+        """Let the faults of this place happen; returns the loss to go on with."""
+        self._loss = loss
+        for fault in self._faults:
+            if (fault.step, fault.phase) == (step, phase):
+                announce(fault)
+                _KINDS[fault.kind](self)
+        return self._loss
+
+
+def kinds() -> tuple[str, ...]:
+    """Every fault that can be injected."""
+    return tuple(_KINDS)
+
+
+def announce(fault: Fault) -> None:
+    """Say on the log that what follows is no accident."""
+    print(f"FAULT INJECTED: {fault.kind} rank {fault.rank} step {fault.step} phase {fault.phase}", flush=True)
+
+
+def _exhaust(injector: Injector) -> None:
+    import torch
+
+    if injector.device_type == "cuda":
+        # Real allocations, in pieces, until the allocator gives up.
+        while True:
+            injector._hoard.append(torch.empty(GIB, dtype=torch.uint8, device="cuda"))
+    # More than the address space of any machine: the allocator refuses without touching a page.
+    injector._hoard.append(torch.empty(2**46, dtype=torch.float32))
+
+
+@_kind("oom")
+def _oom(injector: Injector) -> None:
+    _exhaust(injector)
+
+
+@_kind("swallowed_oom")
+def _swallowed_oom(injector: Injector) -> None:
+    """Out of memory, caught by somebody's `except`, and silence ever after."""
+    try:
+        _exhaust(injector)
+    except RuntimeError:
+        _sleep(injector)
+
+
+@_kind("sleep")
+def _sleep(injector: Injector) -> None:
+    while True:
+        time.sleep(3600)
+
+
+@_kind("spin")
+def _spin(injector: Injector) -> None:
+    while True:
+        pass
+
+
+@_kind("collective_mismatch")
+def _collective_mismatch(injector: Injector) -> None:
+    """One rank enters a collective that the others never call."""
+    import torch
+    import torch.distributed as dist
+
+    dist.all_reduce(torch.ones(1, device=injector.device_type))
+
+
+@_kind("sigkill")
+def _sigkill(injector: Injector) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@_kind("sigterm")
+def _sigterm(injector: Injector) -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+@_kind("segfault")
+def _segfault(injector: Injector) -> None:
+    ctypes.string_at(0)
+
+
+@_kind("key_error")
+def _key_error(injector: Injector) -> None:
+    {}["input_ids"]  # type: ignore[index]
+
+
+@_kind("nan_loss")
+def _nan_loss(injector: Injector) -> None:
+    if injector._loss is None:
+        raise SpecError("faults: 'nan_loss' needs phase 'backward', where there is a loss")
+    injector._loss = injector._loss * float("nan")
+
+
+def _fill(path: Path) -> None:
+    """Fill a file system through one file that is unlinked at once, so that the space comes back by itself."""
+    with path.open("wb", buffering=0) as file:
+        path.unlink()
+        block = b"\0" * (1 << 20)
+        while True:
+            if file.write(block) != len(block):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+
+@_kind("shm_full")
+def _shm_full(injector: Injector) -> None:
+    """Ask for more shared memory than /dev/shm has, as a data loader does."""
+    path = Path(f"/dev/shm/harness-fault-{os.getpid()}")
+    stat = os.statvfs("/dev/shm")
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+    try:
+        # Reserves without writing: a machine's memory is not filled for a test.
+        os.posix_fallocate(descriptor, 0, stat.f_bavail * stat.f_frsize + GIB)
+    except OSError as error:
+        raise RuntimeError(f"unable to allocate shared memory(shm) for file <{path}>: {error}") from error
+    finally:
+        os.close(descriptor)
+        path.unlink()
+
+
+@_kind("disk_full")
+def _disk_full(injector: Injector) -> None:
+    """/dev/full answers every write as a full disk does."""
+    with open("/dev/full", "wb", buffering=0) as file:
+        file.write(b"\0")
+
+
+@_kind("port_in_use")
+def _port_in_use(injector: Injector) -> None:
+    """Start a second store on the rendezvous port."""
+    from torch.distributed import TCPStore
+
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        held.listen()
+        TCPStore("127.0.0.1", held.getsockname()[1], is_master=True)
+
+
+@_kind("missing_interface")
+def _missing_interface(injector: Injector) -> None:
+    """Name a network interface that the machine does not have, before the ranks meet."""
+    for backend in ("GLOO", "NCCL"):
+        os.environ[f"{backend}_SOCKET_IFNAME"] = "absent0"
+
+
+@_kind("missing_module")
+def _missing_module(injector: Injector) -> None:
+    import absent_engine_extension  # type: ignore[import-not-found] # noqa: F401

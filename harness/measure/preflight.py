@@ -1,0 +1,88 @@
+"""Two or three seconds before a run: are the devices free, how fast are they, and how wide is the pipe between them?"""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from harness.contract.units import MIB
+from harness.measure import clock
+
+_BUDGET_S = 0.8
+IDLE_LIMIT_BYTES = 1024 * MIB
+"""More than this in use by others before the run: the device was not idle. A CUDA context alone takes about half."""
+
+
+def preflight(device: torch.device, world_size: int) -> dict[str, Any]:
+    """Probe this rank's device and the pipe to its peers; every rank must call it at the same time."""
+    report: dict[str, Any] = {"device_idle": None, "used_before_bytes": None, "peer_access": None}
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        used = total - free - torch.cuda.memory_reserved(device)
+        report |= {
+            "used_before_bytes": used,
+            "device_idle": used <= IDLE_LIMIT_BYTES,
+            "peer_access": [
+                torch.cuda.can_device_access_peer(device.index, other)
+                for other in range(torch.cuda.device_count())
+                if other != device.index
+            ],
+        }
+    report["matmul"] = matmul_peak(device)
+    report["all_reduce"] = all_reduce_bandwidth(device, world_size) if world_size > 1 else None
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    return report
+
+
+def _seconds_per_call(device: torch.device, call: Callable[[], object], calls: int) -> float:
+    clock.synchronize(device)
+    start = time.perf_counter()
+    for _ in range(calls):
+        call()
+    clock.synchronize(device)
+    return (time.perf_counter() - start) / calls
+
+
+def matmul_peak(device: torch.device) -> dict[str, Any]:
+    """Square matrix product: FLOP/s of the best of several rounds, 2 n^3 FLOPs each."""
+    cuda = device.type == "cuda"
+    size, dtype = (8192, torch.bfloat16) if cuda else (512, torch.float32)
+    left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+    out = torch.empty(size, size, device=device, dtype=dtype)
+
+    def multiply() -> None:
+        torch.mm(left, right, out=out)
+
+    _seconds_per_call(device, multiply, 3)
+    deadline, best = time.perf_counter() + _BUDGET_S, float("inf")
+    while time.perf_counter() < deadline:
+        best = min(best, _seconds_per_call(device, multiply, 10))
+    return {"size": size, "dtype": str(dtype).removeprefix("torch."), "flops_per_s": 2 * size**3 / best}
+
+
+def all_reduce_bandwidth(device: torch.device, world_size: int) -> dict[str, Any]:
+    """Bus bandwidth of a large all-reduce, as nccl-tests define it: bytes / time * 2 (W - 1) / W.
+
+    Source: https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
+    """
+    cuda = device.type == "cuda"
+    message_bytes = (256 if cuda else 8) * MIB
+    message = torch.ones(message_bytes // 4, dtype=torch.float32, device=device)
+
+    def reduce() -> None:
+        dist.all_reduce(message)
+
+    clock.barrier(device)
+    warm = torch.tensor([_seconds_per_call(device, reduce, 2)], device=device)
+    # The ranks must agree on how often they call.
+    dist.all_reduce(warm, op=dist.ReduceOp.MAX)
+    calls = max(2, min(100, int(_BUDGET_S / max(warm.item(), 1e-6))))
+    seconds = _seconds_per_call(device, reduce, calls)
+    return {
+        "message_bytes": message_bytes,
+        "bus_bytes_per_s": message_bytes / seconds * 2 * (world_size - 1) / world_size,
+        "backend": dist.get_backend(),
+    }

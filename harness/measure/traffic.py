@@ -1,0 +1,203 @@
+"""The profiled pass: where a step's time goes on the device, and what travels between the ranks.
+
+Kept apart from the timed pass, whose numbers the profiler would spoil; shares are of the profiled
+window. `profile` in a RankResult holds:
+
+    steps, window_s             optimizer steps profiled; seconds from the first to the last, synchronized
+    nccl_share                  sum of NCCL kernel time over sum of all kernel time (the published figure)
+    comm_total_s                sum of NCCL kernel time per step; waiting for peers is part of it
+    comm_busy_s                 time per step with at least one NCCL kernel running
+    shares                      {compute, comm_exposed, copy_exposed, idle}: disjoint parts of the window,
+                                adding up to 1. Exposed: while no compute kernel runs (copies: and no NCCL)
+    overlap                     1 - exposed / busy communication
+    collectives                 per kind: count, payload_bytes, time_s, straggler_wait_s, dtypes, per step
+    straggler_wait_s            per step, sum over collectives of own time minus the shortest of any rank
+"""
+
+import json
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from harness.contract.errors import HarnessError
+from harness.measure import clock
+from harness.measure.intervals import Interval, clip, length, subtract, union
+
+_WINDOW = "harness.profiled_window"
+_US = 1e-6
+_ELEMENT_BYTES = {
+    "float": 4,
+    "bfloat16": 2,
+    "half": 2,
+    "double": 8,
+    "int": 4,
+    "long": 8,
+    "byte": 1,
+    "char": 1,
+    "bool": 1,
+}
+
+
+class TrafficError(HarnessError):
+    """The trace cannot be what the run really did."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One NCCL kernel."""
+
+    kind: str
+    duration_s: float
+    payload_bytes: int | None
+    """The larger of input and output; None when the trace does not say."""
+    dtype: str | None
+
+
+@dataclass(slots=True)
+class Timeline:
+    """One rank's device activity inside the profiled window, in seconds."""
+
+    window: Interval
+    compute: list[Interval] = field(default_factory=list)
+    comm: list[Interval] = field(default_factory=list)
+    copies: list[Interval] = field(default_factory=list)
+    collectives: list[Collective] = field(default_factory=list)
+
+
+def read_trace(events: Sequence[dict[str, Any]]) -> Timeline:
+    """Sort the trace's device events. Raises TrafficError when the window's own mark is missing."""
+    marks = [e for e in events if e.get("name") == _WINDOW and e.get("ph") == "X" and e.get("cat") == "user_annotation"]
+    if not marks:
+        raise TrafficError(f"trace: found no event {_WINDOW!r}, expected the profiled window's mark")
+    timeline = Timeline((marks[0]["ts"] * _US, (marks[0]["ts"] + marks[0]["dur"]) * _US))
+    on_device = [e for e in events if e.get("ph") == "X" and e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
+    for event in sorted(on_device, key=lambda e: float(e["ts"])):
+        span = (event["ts"] * _US, (event["ts"] + event["dur"]) * _US)
+        name = event["name"]
+        if event["cat"] == "kernel" and "nccl" in name.lower():
+            timeline.comm.append(span)
+            timeline.collectives.append(_collective(name, span, event.get("args", {})))
+        elif event["cat"] == "gpu_memcpy" and "DtoD" not in name:
+            timeline.copies.append(span)
+        else:
+            timeline.compute.append(span)
+    return timeline
+
+
+def _collective(name: str, span: Interval, arguments: dict[str, Any]) -> Collective:
+    kind = arguments.get("Collective name") or _kind_of_kernel(name)
+    elements = max(int(arguments.get("In msg nelems", 0)), int(arguments.get("Out msg nelems", 0)))
+    dtype = str(arguments["dtype"]).lower() if "dtype" in arguments else None
+    known = elements > 0 and dtype in _ELEMENT_BYTES
+    return Collective(
+        kind=str(kind).lower().strip("_"),
+        duration_s=span[1] - span[0],
+        payload_bytes=elements * _ELEMENT_BYTES[dtype] if known and dtype is not None else None,
+        dtype=dtype,
+    )
+
+
+def _kind_of_kernel(name: str) -> str:
+    kinds = ("AllReduce", "AllGather", "ReduceScatter", "Broadcast", "SendRecv", "Reduce")
+    return next((k for k in kinds if k in name), "other")
+
+
+def summarize(timeline: Timeline, steps: int) -> dict[str, Any]:
+    """One rank's figures without the other ranks'."""
+    compute, comm, copies = (
+        union(clip(part, timeline.window)) for part in (timeline.compute, timeline.comm, timeline.copies)
+    )
+    window_s = timeline.window[1] - timeline.window[0]
+    exposed = length(subtract(comm, compute))
+    copy_exposed = length(subtract(copies, union([*compute, *comm])))
+    busy = length(union([*compute, *comm, *copies]))
+    comm_total_s = sum(end - start for start, end in timeline.comm)
+    kernels_s = comm_total_s + sum(end - start for start, end in timeline.compute)
+    return {
+        "steps": steps,
+        "window_s": window_s,
+        "nccl_share": comm_total_s / kernels_s if kernels_s else None,
+        "comm_total_s": comm_total_s / steps,
+        "comm_busy_s": length(comm) / steps,
+        "shares": {
+            "compute": length(compute) / window_s,
+            "comm_exposed": exposed / window_s,
+            "copy_exposed": copy_exposed / window_s,
+            "idle": (window_s - busy) / window_s,
+        },
+        "overlap": 1 - exposed / length(comm) if comm else None,
+    }
+
+
+def straggler_waits(own: Sequence[Collective], everyone: Sequence[Sequence[tuple[str, float]]]) -> list[float] | None:
+    """Own time minus the shortest of any rank, for each collective; None when the ranks' sequences differ."""
+    kinds = [[kind for kind, _ in other] for other in everyone]
+    if any(k != kinds[0] for k in kinds) or len(kinds[0]) != len(own):
+        return None
+    shortest = [min(times) for times in zip(*([t for _, t in other] for other in everyone), strict=True)]
+    return [c.duration_s - least for c, least in zip(own, shortest, strict=True)]
+
+
+def by_kind(collectives: Sequence[Collective], waits: Sequence[float] | None, steps: int) -> dict[str, Any]:
+    """Count, payload, time and straggler wait of each kind of collective, per step."""
+    groups: dict[str, list[int]] = defaultdict(list)
+    for index, collective in enumerate(collectives):
+        groups[collective.kind].append(index)
+    table = {}
+    for kind, indices in groups.items():
+        members = [collectives[i] for i in indices]
+        sizes = [c.payload_bytes for c in members if c.payload_bytes is not None]
+        table[kind] = {
+            "count": len(members) / steps,
+            "payload_bytes": sum(sizes) / steps if len(sizes) == len(members) else None,
+            "time_s": sum(c.duration_s for c in members) / steps,
+            "straggler_wait_s": sum(waits[i] for i in indices) / steps if waits is not None else None,
+            "dtypes": sorted({c.dtype for c in members if c.dtype}),
+        }
+    return table
+
+
+def profiled_pass(device: torch.device, world_size: int, steps: int, step: Callable[[], None]) -> dict[str, Any]:
+    """Profile that many steps on a CUDA device. Raises TrafficError when a distributed run shows no NCCL kernel."""
+    clock.barrier(device)
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
+        # The first profiled step pays for the profiler's own start.
+        step()
+        clock.barrier(device)
+        with record_function(_WINDOW):
+            for _ in range(steps):
+                step()
+            clock.synchronize(device)
+    clock.barrier(device)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(path))
+        timeline = read_trace(json.loads(path.read_text(encoding="utf-8"))["traceEvents"])
+    _keep_window(timeline)
+    if world_size > 1 and not timeline.collectives:
+        raise TrafficError(
+            f"profile: found no NCCL kernel in {steps} steps of a run over {world_size} ranks, "
+            "expected at least one per step; the trace is incomplete or kernels were renamed"
+        )
+    everyone: list[Any] = [None] * world_size
+    dist.all_gather_object(everyone, [(c.kind, c.duration_s) for c in timeline.collectives])
+    waits = straggler_waits(timeline.collectives, everyone)
+    return summarize(timeline, steps) | {
+        "collectives": by_kind(timeline.collectives, waits, steps),
+        "straggler_wait_s": sum(waits) / steps if waits is not None else None,
+    }
+
+
+def _keep_window(timeline: Timeline) -> None:
+    start, end = timeline.window
+    kept = [i for i, span in enumerate(timeline.comm) if start <= span[0] < end]
+    timeline.collectives = [timeline.collectives[i] for i in kept]
+    for name in ("comm", "compute", "copies"):
+        setattr(timeline, name, [s for s in getattr(timeline, name) if start <= s[0] < end])
