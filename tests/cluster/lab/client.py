@@ -16,17 +16,17 @@ from tests.cluster.lab.process import start, until
 ROOT = Path(__file__).resolve().parents[3]
 PARTS = ("Snakefile", "workflow", "config", "profiles", "gke", "local")
 IMAGE = f"us-docker.pkg.dev/lab/bench/harness@sha256:{'0' * 64}"
-PLATFORM = "lab-l4-x2"
+PLATFORM = "lab-l4-x1"
 ENTRY = {
     "device": "cpu",
-    "world_size": 2,
+    "world_size": 1,
     "accelerator": "l4",
     "interconnect": "pcie",
-    "machine_type": "g2-standard-24",
+    "machine_type": "g2-standard-12",
     "gke_accelerator": "nvidia-l4",
     "spot": True,
-    "cpus": 2,
-    "memory_gib": 12,
+    "cpus": 1,
+    "memory_gib": 8,
 }
 """A GKE platform whose ranks compute on CPUs: the pod asks for GPUs, the harness in it does not use them."""
 

@@ -23,10 +23,10 @@ class Node:
 
     name: str
     accelerator: str = "nvidia-l4"
-    gpus: int = 2
-    machine_type: str = "g2-standard-24"
-    cpus: int = 24
-    memory: str = "96Gi"
+    gpus: int = 1
+    machine_type: str = "g2-standard-12"
+    cpus: int = 12
+    memory: str = "48Gi"
     labels: dict[str, str] = field(default_factory=dict)
 
     def manifest(self) -> dict[str, Any]:

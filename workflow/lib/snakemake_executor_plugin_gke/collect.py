@@ -36,6 +36,7 @@ def collect(source: Source, remote: str, record_name: str, folder: Path, spec: R
     raw = source.read(f"{remote}/{record_name}")
     record = check_record(raw, spec, f"{remote}/{record_name}")
     base = str(Path(record_name).parent)
+    remove_leftovers(folder)
     for file in record.files:
         target = _inside(folder, file.path)
         if target.exists() and _sha256(target) == file.sha256:
@@ -54,6 +55,14 @@ def collect(source: Source, remote: str, record_name: str, folder: Path, spec: R
             part.unlink(missing_ok=True)
     write_atomically(folder / "record.json", raw)
     return record
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove unfinished copies of clients of this machine that were killed while they wrote them."""
+    for part in folder.rglob(".*.part"):
+        pid = part.name.split(".")[-2]
+        if pid.isdigit() and not Path(f"/proc/{pid}").exists():
+            part.unlink(missing_ok=True)
 
 
 def check_record(raw: bytes | str, spec: RunSpec, where: str) -> Record:

@@ -29,8 +29,8 @@ Json = dict[str, Any]
 RECORD, PROGRESS = "record.json", "progress.json"
 PARALLEL = 8
 """Requests under way at once while creating Jobs and fetching files."""
-VANISHED_S = 60.0
-"""Beyond its grace period, how long a deleted pod may take to deliver a last record."""
+VANISHED_S, NEVER_RAN_S = 60.0, 5.0
+"""Beyond its grace period, how long the pod of a deleted Job may take to deliver a last record; and if none ran."""
 DAMAGED_POLLS = 3
 """Polls a record may contradict its files before the run is given up."""
 
@@ -46,6 +46,8 @@ class Attempt:
     """Its folder below the bucket's prefix."""
     seen: bool = False
     """Whether this client has seen or made its Job."""
+    ran: bool = False
+    """Whether a pod of it has been seen to run."""
     vanished_at_s: float | None = None
     stuck_at_s: float | None = None
     damaged: int = 0
@@ -155,6 +157,7 @@ class Fleet:
             todo[decide(attempt.seen, job, f"{attempt.remote}/{RECORD}" in blobs)].append(attempt)
             if job is not None:
                 attempt.seen, attempt.vanished_at_s = True, None
+                attempt.ran |= status.phase(job) is Phase.RUNNING
         if first:
             made, kept, done = (len(todo[a]) for a in (Action.CREATE, Action.WAIT, Action.COLLECT))
             self._tell.line(f"{len(attempts)} runs: {made} Jobs to create, {kept} to adopt, {done} results to collect")
@@ -201,7 +204,8 @@ class Fleet:
             attempt.vanished_at_s = time.monotonic()
         if last := _last_pod_record(attempt, blobs):
             return self._collect(attempt, last, None)
-        if time.monotonic() - attempt.vanished_at_s < self._settings.grace_period + VANISHED_S:
+        patience_s = self._settings.grace_period + VANISHED_S if attempt.ran else NEVER_RAN_S
+        if time.monotonic() - attempt.vanished_at_s < patience_s:
             return None
         return self._failed(attempt, "its Job was deleted and left no record; the same command creates it anew")
 

@@ -89,6 +89,6 @@ _LEAST = {
     "status_interval": 1,
     "start_patience": 1,
     "backoff_limit": 0,
-    "ttl": 60,
+    "ttl": 1,
     "grace_period": 1,
 }
