@@ -1,4 +1,4 @@
-"""The command line: run, batch, setup, diagnose. Each command imports what it needs, so that all start fast."""
+"""The command line: run, batch, frontier, setup, diagnose. Each command imports what it needs, so that all start fast."""
 
 import argparse
 import sys
@@ -35,6 +35,8 @@ def parser() -> argparse.ArgumentParser:
     )
     batch.add_argument("--upload", metavar="gs://BUCKET/PREFIX", help="deliver each run to PREFIX/<study>/<run>")
 
+    _add_frontier(commands)
+
     setup = commands.add_parser(
         "setup",
         help="compile DeepSpeed's CPU operators once",
@@ -44,6 +46,50 @@ def parser() -> argparse.ArgumentParser:
 
     commands.add_parser("diagnose", add_help=False, help="say from logs who died first, and why")
     return top
+
+
+def _add_frontier(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    frontier = commands.add_parser(
+        "frontier",
+        help="find the largest micro-batch or the longest sequence that fits",
+        description="Climb ladders of sizes in few processes until the largest size that fits is known; write "
+        "OUT/frontier.json and one attempt folder per process. A second call takes what is there and goes on.",
+    )
+    frontier.add_argument("spec", type=Path, metavar="SPEC", help="the spec of any run of the config")
+    frontier.add_argument("out", type=Path, metavar="OUT", help="folder for the result and the processes' folders")
+    frontier.add_argument("--over", choices=("micro_batch", "sequence_length"), help="default: the spec's ladder_over")
+    frontier.add_argument("--limit", type=int, metavar="N", help="largest size to try (default: 64; 32768 tokens)")
+    frontier.add_argument(
+        "--resolution", type=int, metavar="N", help="sizes are its multiples (default: 1; 256 tokens)"
+    )
+    frontier.add_argument("--rungs", type=int, default=8, metavar="N", help="sizes per process (default: 8)")
+    frontier.add_argument("--processes", type=int, default=6, metavar="N", help="processes at most (default: 6)")
+    frontier.add_argument(
+        "--budget-s", type=float, default=float("inf"), metavar="N", help="seconds in all (default: no end)"
+    )
+
+
+def _frontier(options: argparse.Namespace) -> int:
+    from harness.contract.spec import RunSpec
+    from harness.measure.ledger import predict
+    from harness.supervisor.frontier import bounds_of, frontier
+
+    def peak_bytes(spec: RunSpec) -> int | None:
+        ledger = predict(spec)
+        if ledger is None:
+            return None
+        # Without a device all of it is host memory.
+        host = ledger.host if spec.platform.device == "cpu" else 0
+        return max(ledger.backward_peak, ledger.step_peak) + host
+
+    return frontier(
+        options.spec,
+        options.out,
+        options.over,
+        lambda over: bounds_of(over, options.limit, options.resolution, options.rungs, options.processes),
+        options.budget_s,
+        peak_bytes,
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -58,6 +104,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from harness.supervisor.setup import setup
 
         return setup(options.verbose)
+    if options.command == "frontier":
+        return _frontier(options)
     if options.command == "batch":
         from harness.supervisor.batch import batch
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from harness.contract import exitcodes
 from harness.contract.codec import decode
 from harness.contract.errors import SpecError
-from harness.contract.frontier import RUNG_STEPS, Frontier, Probe, Rung, sized
+from harness.contract.frontier import RUNG_STEPS, Frontier, Over, Probe, Rung, sized
 from harness.contract.outcome import outcome
 from harness.contract.spec import RunSpec, read_spec
 from harness.contract.units import GIB
@@ -42,8 +42,8 @@ DEVICE_GIB = {"l4": 22.0, "a100-40gb": 39.5, "a100-80gb": 79.1, "h100-80gb": 79.
 OUTSIDE_GIB = 1.0
 """CUDA context and NCCL buffers beside the allocator of an uncapped card, a usual figure."""
 
-Predict = Callable[[RunSpec], int]
-"""Predicted peak of one rank in bytes."""
+Predict = Callable[[RunSpec], int | None]
+"""Predicted peak of one rank in bytes; None for a model that it does not know."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,17 +83,28 @@ class Bracket:
         return Bracket(fits=fits, fails=fails)
 
 
-def frontier(spec_path: Path, out: Path, bounds: Bounds | None, budget_s: float, predict: Predict) -> int:
-    """Find the frontier of a spec's config over `protocol.ladder_over`; returns the exit status."""
+def bounds_of(over: Over, limit: int | None, resolution: int | None, rungs: int, processes: int) -> Bounds:
+    """Bounds with the axis's own defaults where none is given. Raises SpecError."""
+    return Bounds(
+        limit=LIMIT[over] if limit is None else limit,
+        resolution=RESOLUTION[over] if resolution is None else resolution,
+        rungs=rungs,
+        processes=processes,
+    )
+
+
+def frontier(
+    spec_path: Path, out: Path, over: Over | None, bounds: Callable[[Over], Bounds], budget_s: float, predict: Predict
+) -> int:
+    """Find the frontier of a spec's config over `over`, or the spec's own axis; returns the exit status."""
     until_s = time.monotonic() + budget_s
 
     def work() -> int:
         spec = read_spec(spec_path)
         refuse_secrets(spec.environment)
-        over = spec.protocol.ladder_over
-        chosen = bounds or Bounds(limit=LIMIT[over], resolution=RESOLUTION[over])
-        found = search(spec, chosen, predict, lambda probe: _execute(probe, out, until_s))
-        out.mkdir(parents=True, exist_ok=True)
+        axis = over or spec.protocol.ladder_over
+        spec = dataclasses.replace(spec, protocol=dataclasses.replace(spec.protocol, ladder_over=axis))
+        found = search(spec, bounds(axis), predict, lambda probe: _execute(probe, out, until_s))
         folder.write_atomically(out / RESULT, json.dumps(found.to_json(), indent=1) + "\n")
         say(sentence(found))
         return exitcodes.RECORD_DELIVERED
@@ -148,11 +159,13 @@ def next_ladder(bracket: Bracket, bounds: Bounds, predicted: int | None, *, firs
 
 
 def predicted_limit(spec: RunSpec, bounds: Bounds, capacity: int, predict: Predict) -> int | None:
-    """Largest size up to the limit whose predicted peak fits the capacity; 0 when not even the smallest does."""
+    """Largest size up to the limit whose predicted peak fits the capacity; 0: none does, None: cannot be predicted."""
+    if predict(spec) is None:
+        return None
     fits, fails = 0, bounds.limit // bounds.resolution + 1
     while fails - fits > 1:
         middle = (fits + fails) // 2
-        if predict(sized(spec, middle * bounds.resolution)) <= capacity:
+        if (predict(sized(spec, middle * bounds.resolution)) or 0) <= capacity:
             fits = middle
         else:
             fails = middle
