@@ -1,4 +1,4 @@
-"""The command line: run, batch, frontier, setup, diagnose. Each command imports what it needs, so that all start fast."""
+"""The command line: run, batch, frontier, setup, diagnose. Each imports what it needs, so that all start fast."""
 
 import argparse
 import sys
@@ -59,9 +59,7 @@ def _add_frontier(commands: "argparse._SubParsersAction[argparse.ArgumentParser]
     frontier.add_argument("out", type=Path, metavar="OUT", help="folder for the result and the processes' folders")
     frontier.add_argument("--over", choices=("micro_batch", "sequence_length"), help="default: the spec's ladder_over")
     frontier.add_argument("--limit", type=int, metavar="N", help="largest size to try (default: 64; 32768 tokens)")
-    frontier.add_argument(
-        "--resolution", type=int, metavar="N", help="sizes are its multiples (default: 1; 256 tokens)"
-    )
+    frontier.add_argument("--resolution", type=int, metavar="N", help="step of the sizes (default: 1; 256 tokens)")
     frontier.add_argument("--rungs", type=int, default=8, metavar="N", help="sizes per process (default: 8)")
     frontier.add_argument("--processes", type=int, default=6, metavar="N", help="processes at most (default: 6)")
     frontier.add_argument(
