@@ -5,6 +5,7 @@ import json
 import math
 import statistics
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,10 +13,14 @@ from harness.contract.codec import decode
 from harness.contract.errors import SpecError
 from harness.contract.record import Measured, Memory, RankExit, RankResult, State, read_rank_result
 from harness.contract.spec import RunSpec
+from harness.measure.flops import utilization
 
 T = TypeVar("T")
 UNSTABLE_P95_OVER_P50 = 1.5
 """A timed window whose slow steps take this much longer than its median one is flagged `unstable`."""
+
+MEMORY_ENDS = ("cuda_oom", "cuda_oom_fragmentation", "host_oom", "wedge_masking_oom")
+"""Outcomes that say of a ladder's rung that it does not fit."""
 
 
 def read_results(folder: Path, world_size: int) -> list[RankResult]:
@@ -51,7 +56,8 @@ def merge(results: list[RankResult], spec: RunSpec, throttled: bool = False) -> 
     step_time_s = max(r.window_s for r in results) / spec.protocol.timed_steps
     step_times_s = _columns((r.step_times_s for r in results), max)
     tokens_per_s = spec.tokens_per_step / step_time_s
-    mfu, mfu_causal = utilization(spec, first, tokens_per_s)
+    per_gpu = tokens_per_s / spec.platform.world_size
+    utilized = partial(utilization, spec.model.config, spec.data.sequence_length, per_gpu, spec.platform.accelerator)
     return Measured(
         parameters=first.parameters,
         step_time_s=step_time_s,
@@ -61,7 +67,7 @@ def merge(results: list[RankResult], spec: RunSpec, throttled: bool = False) -> 
         warmup_step_times_s=_columns((r.warmup_step_times_s for r in results), max),
         tokens_per_step=spec.tokens_per_step,
         tokens_per_s=tokens_per_s,
-        tokens_per_s_per_gpu=tokens_per_s / spec.platform.world_size,
+        tokens_per_s_per_gpu=per_gpu,
         loss=_columns((r.loss for r in results), statistics.fmean),
         grad_norm=_columns((r.grad_norm for r in results), _first_known),
         memory=fullest([r.memory for r in results]),
@@ -69,10 +75,10 @@ def merge(results: list[RankResult], spec: RunSpec, throttled: bool = False) -> 
         state=max((r.state for r in results if r.state), key=_state_bytes, default=None),
         found=first.found,
         startup_s={part: max(r.startup_s.get(part, 0.0) for r in results) for part in first.startup_s},
-        mfu=mfu,
-        mfu_causal=mfu_causal,
+        mfu=utilized(causal=False),
+        mfu_causal=utilized(causal=True),
         flags=flags(results, spec, step_times_s, throttled),
-        profile=merge_profiles([r.profile for r in results]),
+        profile=merge_profiles([r.profile for r in results if r.profile]),
         preflight=first.preflight,
         ledger=first.ledger,
         search=first.search,
@@ -89,6 +95,31 @@ def fullest(memories: list[Memory]) -> Memory:
             known = [v for v in (getattr(m, field.name) for m in memories) if v is not None]
             figures[field.name] = max(known, default=None)
     return Memory(**figures)
+
+
+def merge_profiles(profiles: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """Mean over ranks of every number of the profiled pass, what is not a number from rank 0; shares by rank."""
+    if not profiles:
+        return None
+    kept = ("nccl_share", "shares", "straggler_wait_s", "error")
+    by_rank = [{key: profile[key] for key in kept if key in profile} for profile in profiles]
+    merged: dict[str, Any] = _mean(profiles)
+    return merged | {"by_rank": by_rank}
+
+
+def read_frontier(folder: Path, world_size: int, memory_ended_it: bool) -> list[dict[str, Any]] | None:
+    """Rungs of the ladder that every rank climbed; `memory_ended_it`: the next did not fit."""
+    reports = []
+    for rank in range(world_size):
+        try:
+            reports.append(json.loads((folder / f"frontier-{rank}.json").read_text(encoding="utf-8")))
+        except (OSError, ValueError):
+            return None
+    rungs = [_top(list(ranks)) for ranks in zip(*(r["rungs"] for r in reports), strict=False)]
+    tried = [r["trying"] for r in reports if r["trying"] is not None]
+    if memory_ended_it and tried:
+        rungs.append({"size": min(tried), "fits": False})
+    return rungs
 
 
 def flags(results: list[RankResult], spec: RunSpec, step_times_s: list[float], throttled: bool) -> tuple[str, ...]:
@@ -114,14 +145,21 @@ def not_finite(results: list[RankResult]) -> tuple[int, int] | None:
     return None
 
 
-def utilization(spec: RunSpec, result: RankResult, tokens_per_s: float) -> tuple[float | None, float | None]:
-    """MFU with attention counted in full and causally; (None, None) for an accelerator of unknown peak."""
-    return None, None
+def _top(rungs: list[dict[str, Any]]) -> dict[str, Any]:
+    def largest(key: str) -> Any:
+        return max((r[key] for r in rungs if r.get(key) is not None), default=None)
+
+    return {key: largest(key) for key in rungs[0]}
 
 
-def merge_profiles(profiles: list[dict[str, Any] | None]) -> dict[str, Any] | None:
-    """The profiled pass of rank 0."""
-    return profiles[0]
+def _mean(values: list[Any]) -> Any:
+    first = values[0]
+    if isinstance(first, dict):
+        return {key: _mean([v[key] for v in values if isinstance(v, dict) and key in v]) for key in first}
+    if isinstance(first, int | float) and not isinstance(first, bool):
+        numbers = [v for v in values if isinstance(v, int | float)]
+        return statistics.fmean(numbers) if any(n != first for n in numbers) else first
+    return first
 
 
 def _columns(rows: Iterable[list[T]], reduce: Callable[[list[T]], T]) -> list[T]:

@@ -146,7 +146,10 @@ def list_files(out: Path) -> tuple[File, ...]:
 
 
 def tidy(out: Path) -> None:
-    """Replace logs over 1 MiB by .gz and drop empty folders; a log stays as it is without room for the copy."""
+    """Replace logs over 1 MiB by .gz, drop what is empty; a log stays as it is when there is no room for the copy."""
+    for dump in out.glob("try-*/stacks-*.txt"):
+        if dump.stat().st_size == 0:
+            dump.unlink()
     for place in out.glob("try-*/flight-recorder"):
         with contextlib.suppress(OSError):
             place.rmdir()
