@@ -19,7 +19,7 @@ include: "workflow/rules/report.smk"
 
 rule all:
     default_target: True
-    localrule: True
     input:
         RECORDS,
         rules.document.output,
+    localrule: True

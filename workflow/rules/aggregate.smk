@@ -8,21 +8,25 @@ rule tables:
     output:
         runs=f"{RESULTS}/runs.csv",
         cells=f"{RESULTS}/cells.csv",
-    params:
-        **STUDY,
-        matrix=MATRIX.digest,
     log:
         f"{RESULTS}/logs/tables.log",
     localrule: True
+    conda:
+        "../envs/bench.yaml"
+    params:
+        study=STUDY,
+        matrix=MATRIX.digest,
     script:
         "../scripts/aggregate.py"
 
 
 rule aggregate:
-    params:
-        **STUDY,
     log:
         f"{RESULTS}/logs/aggregate.log",
     localrule: True
+    conda:
+        "../envs/bench.yaml"
+    params:
+        study=STUDY,
     script:
         "../scripts/aggregate.py"

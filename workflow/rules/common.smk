@@ -1,22 +1,29 @@
 # Load the study, refuse what cannot be run, and say which attempt of each run is wanted. No rule here.
 import sys
+from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 
+# The checkout's own code wins over an installed copy, here and in every job.
+ROOT = Path(workflow.basedir)
+LIBRARIES = [str(ROOT), str(ROOT / "workflow/lib")]
+sys.path[:0] = LIBRARIES
+
 from bench.matrix import load_matrix
-from bench.workflow import Plan, parse_config
+from bench.workflow import Plan, export_path, parse_config
 from harness.contract.errors import SpecError
 
+export_path(LIBRARIES)
 try:
     OPTIONS = parse_config(config)
-    MATRIX = load_matrix(OPTIONS.study, Path(workflow.basedir))
+    MATRIX = load_matrix(OPTIONS.study, ROOT)
 except SpecError as error:
     raise WorkflowError(str(error)) from None
 
 RESULTS = f"{OPTIONS.results}/{MATRIX.study.name}"
 PLAN = Plan.of(MATRIX, Path(RESULTS), OPTIONS.rerun)
 RECORDS = [f"{RESULTS}/{path}/record.json" for path in PLAN.specs]
-STUDY = {"study": str(MATRIX.path), "root": workflow.basedir, "results": RESULTS}
+STUDY = {"path": str(MATRIX.path), "root": str(ROOT), "results": RESULTS}
 
 
 wildcard_constraints:
@@ -41,3 +48,8 @@ def priority_of(wildcards):
 
 def gpus_of(wildcards):
     return PLAN.gpus(attempt_of(wildcards))
+
+
+def announce(report):
+    if Path(report).is_file():
+        print(f"Report: {report}")

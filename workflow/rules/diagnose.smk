@@ -6,10 +6,12 @@ rule diagnose:
         RECORDS,
     output:
         diagnoses=f"{RESULTS}/diagnoses.json",
-    params:
-        **STUDY,
     log:
         f"{RESULTS}/logs/diagnose.log",
     localrule: True
+    conda:
+        "../envs/bench.yaml"
+    params:
+        study=STUDY,
     script:
         "../scripts/diagnose.py"

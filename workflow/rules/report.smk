@@ -8,33 +8,39 @@ rule document:
     output:
         markdown=f"{RESULTS}/report.md",
         html=f"{RESULTS}/report.html",
-    params:
-        **STUDY,
-        matrix=MATRIX.digest,
     log:
         f"{RESULTS}/logs/document.log",
     localrule: True
+    conda:
+        "../envs/bench.yaml"
+    params:
+        study=STUDY,
+        matrix=MATRIX.digest,
     script:
         "../scripts/report.py"
 
 
 rule report:
-    params:
-        **STUDY,
     log:
         f"{RESULTS}/logs/report.log",
     localrule: True
+    conda:
+        "../envs/bench.yaml"
+    params:
+        study=STUDY,
     script:
         "../scripts/report.py"
 
 
 rule plan:
-    params:
-        **STUDY,
-        rerun=sorted(OPTIONS.rerun),
     log:
         f"{RESULTS}/logs/plan.log",
     localrule: True
+    conda:
+        "../envs/bench.yaml"
+    params:
+        study=STUDY,
+        rerun=sorted(OPTIONS.rerun),
     script:
         "../scripts/plan.py"
 

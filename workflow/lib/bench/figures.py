@@ -19,7 +19,7 @@ def draw(context: dict[str, Any]) -> dict[str, str]:
     """Figure name -> SVG text: throughput and memory always, time and survival when there is something to show."""
     import matplotlib
 
-    style = {
+    style: Any = {
         "svg.hashsalt": "bench",
         "svg.fonttype": "path",
         "font.size": 9,

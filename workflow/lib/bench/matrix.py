@@ -252,6 +252,8 @@ def _rank(study: Study, cell: Cell) -> int:
     return next(wanted, len(study.order))
 
 
-def at(spec: RunSpec, **identity: int) -> RunSpec:
+def at(spec: RunSpec, *, repeat: int | None = None, attempt: int | None = None) -> RunSpec:
     """The same spec at another repeat or attempt."""
-    return dataclasses.replace(spec, identity=dataclasses.replace(spec.identity, **identity))
+    i = spec.identity
+    identity = dataclasses.replace(i, repeat=repeat or i.repeat, attempt=attempt or i.attempt)
+    return dataclasses.replace(spec, identity=identity)

@@ -15,6 +15,7 @@ from bench.render import render
 from bench.results import Results
 from bench.runs import MISSING, load_runs, readable
 from bench.sections import death_rows, platform_sections, provenance, summary_rows, time_rows
+from bench.tables import write_tables
 from harness.contract.outcome import OUTCOMES
 
 ARMS = {
@@ -68,7 +69,8 @@ def build(matrix: Matrix, results_folder: Path) -> dict[str, Any]:
 
 
 def write_report(matrix: Matrix, results_folder: Path) -> Path:
-    """Write report.md, report.html and figures/; give back the Markdown's path."""
+    """Write the report, its figures and the tables it links to; give back the Markdown's path."""
+    write_tables(matrix, results_folder)
     context = build(matrix, results_folder)
     figures = draw(context)
     for name, svg in figures.items():
@@ -114,7 +116,7 @@ def _survival(
     drawn = []
     for line in lines:
         dead = {config for config, _, _ in line.lasted} | ({line.casualty} if line.casualty else set())
-        points = [
+        points: list[dict[str, Any]] = [
             {"config": config, "bytes": needs[key], "alive": config not in dead and bool(cell.finished)}
             for key, cell in cells.items()
             for platform, config, arm in [key]

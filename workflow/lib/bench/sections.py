@@ -83,10 +83,10 @@ def _platform_section(matrix: Matrix, results: Results, name: str) -> dict[str, 
     configs = results.configs()
     first = matrix.study.rows.get(name, ())
     order = [*first, *(config for config in configs if config not in first)]
-    tables = []
+    tables: list[dict[str, Any]] = []
     for arm in matrix.study.arms:
         rows = [cell_row(results.cells[name, config, arm], entry) for config in order]
-        columns = [column for column in OPTIONAL if any(row[column] is not None for row in rows)]
+        columns = [name for name in OPTIONAL if any(row[name] is not None for row in rows)]
         tables.append({"arm": arm, "rows": rows, "columns": columns})
     own = [cell for key, cell in results.cells.items() if key[0] == name]
     return {
@@ -131,7 +131,7 @@ def time_rows(results: Results) -> list[dict[str, Any]]:
         shares = {name: _median(result, c.profile_value(f"{name}_share"), PERCENT) for name in TIME_SHARES}
         if all(share is not None for share in shares.values()):
             nccl = _median(result, c.nccl_share, PERCENT)
-            rows.append({"platform": platform, "config": config, "arm": arm, "nccl_percent": nccl} | shares)
+            rows.append({"platform": platform, "config": config, "arm": arm, "nccl_percent": nccl, **shares})
     return rows
 
 

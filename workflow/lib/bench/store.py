@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.files import write_text
 from bench.matrix import at
 from harness.contract.codec import nearest
 from harness.contract.errors import SpecError
@@ -110,3 +111,10 @@ def wanted(results: Path, runs: Iterable[RunSpec], rerun: frozenset[str]) -> dic
 def missing(results: Path, plan: dict[str, RunSpec]) -> list[RunSpec]:
     """The wanted attempts that have no record yet."""
     return [spec for path, spec in plan.items() if not (results / path / "record.json").is_file()]
+
+
+def write_plan(runs: Iterable[RunSpec], results: Path, rerun: frozenset[str]) -> None:
+    """Write plan.json: the missing runs in the order to launch them."""
+    specs = [spec.to_json() for spec in missing(results, wanted(results, runs, rerun))]
+    write_text(results / "plan.json", json.dumps({"specs": specs}, indent=1) + "\n")
+    print(f"{len(specs)} missing runs: {results / 'plan.json'}")

@@ -1,7 +1,7 @@
 """What the Snakemake rules ask: the options on the command line, and the spec, priority and GPUs of each attempt."""
 
-import json
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,10 @@ OPTIONS = ("study", "rerun", "results")
 """Keys of `snakemake --config`."""
 
 
-class SpecParameter(dict[str, Any]):
-    """A spec as a rule parameter: a plain dict whose text, as a shell command sees it, is JSON."""
-
-    def __str__(self) -> str:
-        return json.dumps(self, separators=(",", ":"))
-
-    def __format__(self, format_spec: str) -> str:
-        return format(str(self), format_spec)
+def export_path(libraries: Sequence[str]) -> None:
+    """Let every job import the checkout's own code, installed or not."""
+    known = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry and entry not in libraries]
+    os.environ["PYTHONPATH"] = os.pathsep.join([*libraries, *known])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,9 +58,9 @@ class Plan:
         specs = wanted(results, matrix.runs, rerun)
         return cls(specs, {path: place for place, path in enumerate(specs)})
 
-    def spec(self, path: str) -> SpecParameter:
+    def spec(self, path: str) -> dict[str, Any]:
         """The spec of an attempt, as a rule parameter."""
-        return SpecParameter(self.specs[path].to_json())
+        return self.specs[path].to_json()
 
     def priority(self, path: str) -> int:
         """Snakemake's priority: earlier in the plan, higher."""
