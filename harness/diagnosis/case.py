@@ -12,8 +12,6 @@ from harness.diagnosis.exits import normal_code
 from harness.diagnosis.findings import Exit, Findings, Hit
 from harness.diagnosis.signature import Tier
 
-STOPS = frozenset({"preemption", "user_cancelled", "deadline"})
-"""Outcomes of being stopped from outside: an error before the stop is the better answer."""
 NEVER_RAN = frozenset({"unschedulable", "image_pull"})
 """True only for a pod that never ran: later success makes them history."""
 SURVIVED_BY = 5

@@ -18,6 +18,8 @@ _SHELL = re.compile(
     r"(?:^|: )(?:line \d+: +)?(?:\d+ )?(?P<what>Killed|Terminated|Segmentation fault|Aborted|Bus error|Illegal instruction)(?: +\(core dumped\)| {2,}\S|$)"
 )
 _CODE = re.compile(r"(?i)(?:exit(?:ed)?(?: with)?(?: exit)? (?:code|status)|Exit Code)[:= ]+(?P<code>-?\d{1,3})\b")
+_CALLED = re.compile(r"returned non-zero exit status (?P<code>\d+)|died with <Signals\.\w+: (?P<signal>\d+)>")
+_SPAWN = re.compile(r"process (?P<rank>\d+) terminated with (?:signal (?P<name>SIG\w+)|exit code (?P<code>\d+))")
 _NAMES = {
     "Killed": signals.SIGKILL, "Terminated": signals.SIGTERM, "Segmentation fault": signals.SIGSEGV,
     "Aborted": signals.SIGABRT, "Bus error": signals.SIGBUS, "Illegal instruction": signals.SIGILL,
@@ -62,6 +64,11 @@ class ExitReader:
             return int(match["rank"]), code
         if match := _MPI.search(text):
             return int(match["rank"]), -int(match["signal"])
+        if match := _CALLED.search(text):
+            return None, -int(match["signal"]) if match["signal"] else int(match["code"])
+        if match := _SPAWN.search(text):
+            code = int(match["code"]) if match["code"] else -getattr(signals, match["name"], 0)
+            return int(match["rank"]), code
         if match := _SHELL.search(text):
             return None, -_NAMES[match["what"]]
         if match := _CODE.search(text):

@@ -25,7 +25,6 @@ class Hit:
     """Progress lines of its file before it."""
     soft: bool
     """It is said at warning level or below, or in passing."""
-    fields: dict[str, str] = field(default_factory=dict)
 
     def evidence(self) -> Evidence:
         """The line as the reader sees it."""

@@ -6,22 +6,29 @@ from typing import IO
 
 from harness.diagnosis.exits import ExitReader
 from harness.diagnosis.findings import Findings, Hit
-from harness.diagnosis.signature import Signature, Tier
+from harness.diagnosis.signature import STOPS, Signature, Tier
 from harness.diagnosis.signatures import SIGNATURES
 from harness.diagnosis.stream import PROGRESS, Line, Reader, decompress
-from harness.diagnosis.text import MAX_TEXT, decode, named_rank, normalise, printable
-from harness.diagnosis.tracebacks import GENERIC, Tracebacks
+from harness.diagnosis.text import decode, named_rank, normalise, printable
+from harness.diagnosis.tracebacks import Tracebacks
 from harness.diagnosis.wedge import WaitReader
 
 STRUCTURE = (
     b"traceback (most", b'file "', b"error", b"exception", b"exitcode", b"exit code", b"local_rank", b"return code",
     b"killed", b"signal", b"seqnum", b"last enqueued", b"exits successfully", b"spawned", b"root cause", b"rank      :",
-    b"started container", b"started:", b"terminated", b"exited", b"exit status", b"during handling", b"direct cause",
+    b"started container", b"started:", b"terminated", b"exited", b"exit status", b"during handling", b"direct cause", b"-- process", b"died with", b"non-zero exit",
 )  # fmt: skip
 """Texts of lines that are read for their structure, whatever the signatures say."""
 
-SOFT = re.compile(r"^(?!.*NCCL WARN)(?:.{0,80}(?:\b(?:WARN(?:ING)?|INFO|DEBUG)\b|\b\w*Warning:)|[WI]\d{4} )")
+SOFT = re.compile(
+    r"^(?!.*NCCL WARN)(?:.{0,80}(?:\b(?:WARN(?:ING)?|INFO|DEBUG)\b|\b\w*Warning:)|\[?[WI]\d{3,4} |\[[WI] \w+\.cpp)"
+)
 """A log line below error level."""
+
+ADVICE = re.compile(
+    r"^\W*(?:tips?|hints?|usage notes?|advice)\b|\b(?:if|when) you (?:see|get|hit|encounter|run into) ", re.IGNORECASE
+)
+"""Prose about errors."""
 
 _NEEDLES = {needle.encode(): [] for s in SIGNATURES for needle in s.needles}  # type: dict[bytes, list[int]]
 for _index, _signature in enumerate(SIGNATURES):
@@ -77,35 +84,38 @@ class Scanner:
         self, line: Line, file: str, owner: int | None, tracebacks: Tracebacks, exits: ExitReader, waits: WaitReader
     ) -> None:
         prefix, text = normalise(decode(line.raw))
-        shown = text if len(text) <= MAX_TEXT else text[:MAX_TEXT]
         rank = prefix if prefix is not None else owner
         if rank is not None:
             self.findings.ranks.add(rank)
+        text = tracebacks.strip(rank, text)
         ended = tracebacks.feed(rank, text)
-        exits.feed(line.number, shown)
-        named = named_rank(shown)
-        waits.feed(line.number, shown, named if named is not None else rank)
-        signature, match = first_match(text, line.candidates)
-        if signature is None and ended is not None:
+        if ended is None and tracebacks.inside(rank, text):
+            return
+        named = named_rank(text)
+        exits.feed(line.number, text)
+        waits.feed(line.number, text, named if named is not None else rank)
+        signature = first_match(text, line.candidates)
+        if signature is None and ended is not None and not ended.ignored:
             signature = ended.signature
-        if signature is None:
+        if signature is None or (ended is not None and ended.ignored and signature.tier is not Tier.BENIGN):
             return
-        if ended is not None and ended.ignored and signature.tier >= Tier.CAUSE and signature is GENERIC:
+        if ended is None and signature.tier is not Tier.COMPLETE and ADVICE.search(text):
             return
+        if rank is None:
+            rank = ended.rank if ended is not None and ended.rank is not None else named
         self._order += 1
         self.findings.hits.append(
             Hit(
                 signature=signature,
                 file=file,
                 line=line.number,
-                text=printable(shown.strip())[:1000],
-                rank=rank if rank is not None else named,
+                text=printable(text.strip())[:1000],
+                rank=rank,
                 order=self._order,
-                episode=self._episode_of(file, rank, line.number, tracebacks.chained(rank)),
+                episode=self._episode_of(file, rank, line.number, tracebacks.chained(prefix)),
                 in_traceback=ended is not None,
                 progress=line.progress,
-                soft=ended is None and signature.tier is Tier.CAUSE and SOFT.search(shown) is not None,
-                fields={k: v for k, v in match.groupdict().items() if v} if match else {},
+                soft=ended is None and signature.outcome not in STOPS and SOFT.search(text) is not None,
             )
         )
 
@@ -121,19 +131,15 @@ class Scanner:
         return episode
 
 
-def first_match(text: str, candidates: tuple[int, ...]) -> tuple[Signature | None, re.Match[str] | None]:
+def first_match(text: str, candidates: tuple[int, ...]) -> Signature | None:
     """The first signature of the table that the text matches."""
-    for index in candidates:
-        match = SIGNATURES[index].regex.search(text)
-        if match:
-            return SIGNATURES[index], match
-    return None, None
+    return next((SIGNATURES[i] for i in candidates if SIGNATURES[i].regex.search(text)), None)
 
 
 def match_text(text: str) -> Signature | None:
     """The signature of a message that stands alone, for example a container's last words."""
     candidates = SignatureShapes().judge(re.sub(r"\d", "", text.lower()).encode())
-    signature, _ = first_match(text, candidates or ())
+    signature = first_match(text, candidates or ())
     return signature if signature is not None and signature.tier in (Tier.VERDICT, Tier.CAUSE) else None
 
 

@@ -4,8 +4,11 @@ import re
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-
 from harness.contract.outcome import Confidence, outcome
+from harness.diagnosis.needles import needles
+
+STOPS = frozenset({"preemption", "user_cancelled", "deadline"})
+"""Outcomes of being stopped from outside: an error before the stop is the better answer."""
 
 
 class Tier(IntEnum):
@@ -35,42 +38,23 @@ class Signature:
     """Unique; shown in the documentation."""
     outcome: str
     tier: Tier
-    needles: tuple[str, ...]
-    """Lower-case, digit-free texts: a line that holds none of them is never tried."""
     pattern: str
-    """Regular expression searched in the normalised line; named groups become fields."""
+    """Regular expression searched in the normalised line."""
     confidence: Confidence = "high"
     regex: re.Pattern[str] = field(init=False, repr=False, compare=False)
+    needles: tuple[str, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         outcome(self.outcome)
-        for needle in self.needles:
-            if needle != needle.lower() or re.search(r"\d", needle) or not needle:
-                raise ValueError(f"signature {self.name}: needle {needle!r} must be lower-case text without digits")
         object.__setattr__(self, "regex", re.compile(self.pattern))
+        object.__setattr__(self, "needles", needles(self.pattern))
 
 
-def cause(
-    outcome: str, name: str, needles: str | tuple[str, ...], pattern: str, confidence: Confidence = "high"
-) -> Signature:
+def cause(outcome: str, name: str, pattern: str, confidence: Confidence = "high") -> Signature:
     """A signature of tier CAUSE."""
-    return entry(Tier.CAUSE, outcome, name, needles, pattern, confidence)
+    return entry(Tier.CAUSE, outcome, name, pattern, confidence)
 
 
-def entry(
-    tier: Tier,
-    outcome: str,
-    name: str,
-    needles: str | tuple[str, ...],
-    pattern: str,
-    confidence: Confidence = "high",
-) -> Signature:
-    """A signature of any tier; one needle may be given bare."""
-    return Signature(
-        name=name,
-        outcome=outcome,
-        tier=tier,
-        needles=(needles,) if isinstance(needles, str) else needles,
-        pattern=pattern,
-        confidence=confidence,
-    )
+def entry(tier: Tier, outcome: str, name: str, pattern: str, confidence: Confidence = "high") -> Signature:
+    """A signature of any tier."""
+    return Signature(name=name, outcome=outcome, tier=tier, pattern=pattern, confidence=confidence)

@@ -1,5 +1,7 @@
 """Judge a wedge: which collective, who never joined, and whether memory is behind it."""
 
+import re
+
 from harness.contract.diagnosis import Diagnosis, Evidence
 from harness.contract.heartbeat import Heartbeat
 from harness.diagnosis.case import Case
@@ -8,6 +10,7 @@ from harness.diagnosis.memory import near_full, show
 from harness.diagnosis.signature import Tier
 from harness.diagnosis.wedge import absent_rank, describe, mismatch
 
+_FAULTY = re.compile(r"[Rr]ank (\d+)(?:\. Please check| failed to pass)")
 _OOM = ("cuda_oom", "cuda_oom_fragmentation")
 
 
@@ -80,6 +83,9 @@ def _what(case: Case, odd: object) -> str:
 def _culprit(case: Case) -> int | None:
     if case.facts.stuck is not None and case.facts.stuck.culprit_rank is not None:
         return case.facts.stuck.culprit_rank
+    for hit in case.hits(Tier.WATCHDOG):
+        if match := _FAULTY.search(hit.text):
+            return int(match[1])
     found = absent_rank(case.findings)
     if found is None:
         waiting = {h.rank for h in case.hits(Tier.WATCHDOG) if h.rank is not None}

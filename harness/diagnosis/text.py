@@ -20,6 +20,8 @@ _COLLECTOR = re.compile(
 _RANKS = re.compile(
     r"^(?:\[(?:rank|default|trainer|worker)?(?P<bracket>\d{1,6})\](?:<std(?:err|out)>)?:\s?"
     r"|\[\d+,(?P<mpi>\d+)\](?:<std(?:err|out)>)?:\s?"
+    r"|\w{3} \w{3} +\d+ [\d:]+ \d{4}\[(?P<horovod>\d+)\]<std(?:err|out)>:\s?"
+    r"|\[rank: (?P<lightning>\d+)\] "
     r"|rank(?P<word>\d{1,6}): ?"
     r"|\s{0,5}(?P<srun>\d{1,6}): (?=\S|\s)"
     r"|\((?:[A-Z]\w+|pid|\w*[Ww]orker\w*)[^)]*?\bpid=(?P<pid>\d+)[^)]*\)\s?"

@@ -5,23 +5,30 @@ from dataclasses import dataclass
 
 from harness.diagnosis.signature import Signature, Tier, entry
 
-GENERIC = entry(Tier.CAUSE, "python_exception", "python-exception", "error", r"$^", "high")
-LAUNCHERS = entry(Tier.MESSENGER, "unknown", "launcher-exception", "error", r"$^")
-DATA = entry(Tier.CAUSE, "data_error", "data-frames", "error", r"$^", "medium")
-
-_START = re.compile(r"^\s*(?:\+ )?Traceback \(most recent call last\):")
-_FRAME = re.compile(r'^\s*(?:\| )?File "(?P<file>[^"]*)", line \d+')
-_CHAIN = re.compile(r"During handling of the above exception|direct cause of the following exception")
-_EXCEPTION = re.compile(r"^(?:\s{0,2}\| )?(?P<name>[A-Za-z_][\w.]*)(?::\s|:$|$)")
-_TYPED = re.compile(
-    r"^(?P<name>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Failure|Fault|StopIteration|Timeout))(?::\s|:$|$)"
+GENERIC = entry(Tier.CAUSE, "python_exception", "python-exception", r"Traceback \(most recent call last\):")
+LAUNCHERS = entry(
+    Tier.MESSENGER, "unknown", "launcher-exception", r"ChildFailedError|CalledProcessError|ActorDiedError"
 )
+DATA = entry(Tier.CAUSE, "data_error", "data-frames", r"torch/utils/data/", "medium")
+
+_HEADER = "Traceback (most recent call last):"
+_FRAME = re.compile(r'^[\s|>]*File "(?P<file>[^"]*)", line \d+')
+_CHAIN = re.compile(r"During handling of the above exception|direct cause of the following exception")
+_EXCEPTION = re.compile(r"^(?:\s{0,2}\| )?(?P<name>[A-Za-z_][\w.]*(?:\(\w+\))?)(?::\s|:$|$)")
+_TYPED = re.compile(
+    r"^ {0,4}(?:\| )?(?P<name>(?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*(?:Error|Exception|Interrupt|Failure|Fault|Timeout)"
+    r"|StopIteration)(?:\(\w+\))?)(?::\s|:$|$)"
+)
+_ERROR_FILE = re.compile(r'^\s*"message": "(?P<name>[A-Z]\w*(?:Error|Exception))[:(]')
 _LAUNCHER = re.compile(
     r"ChildFailedError|SignalException|CalledProcessError|ProcessExitedException|ProcessRaisedException|SystemExit"
+    r"|RayTaskError|RayActorError|ActorDiedError|TrainingFailedError|TuneError"
 )
+_SPAWNED = re.compile(r"-- Process (?P<rank>\d+) terminated with the following error")
 _DATA_FRAME = re.compile(
-    r"(?:/datasets?/|dataloader|/data/|_?dataset\w*\.py|torch/utils/data|data_collator|collat\w+\.py)", re.I
+    r"(?:^|/)(?:datasets?|data|dataloaders?|collat\w+)(?:/|\w*\.py$)|torch/utils/data/|data_collator", re.I
 )
+_OWN_CODE = re.compile(r"/(?:site|dist)-packages/|/lib/python3|<frozen|<string>")
 
 
 @dataclass(slots=True)
@@ -31,6 +38,9 @@ class Ended:
     name: str
     signature: Signature
     ignored: bool
+    """It was raised in a destructor or thread clean-up and ended nothing."""
+    rank: int | None
+    """The process that the launcher's text names just before."""
 
 
 @dataclass(slots=True)
@@ -38,6 +48,8 @@ class _Open:
     frames: int = 0
     data: bool = False
     ignored: bool = False
+    prefix: str = ""
+    """What a logger puts before every line of it, digits as 0."""
 
 
 class Tracebacks:
@@ -47,32 +59,50 @@ class Tracebacks:
         self._open: dict[int | None, _Open] = {}
         self._chained: set[int | None] = set()
         self._ignore_next: set[int | None] = set()
+        self._spawned: int | None = None
+
+    def strip(self, rank: int | None, text: str) -> str:
+        """Take off a logger's prefix that stands before every line of a traceback."""
+        at = text.find(_HEADER)
+        if at > 0 and text[:at].strip(" |+"):
+            self._open[rank] = _Open(prefix=_shape(text[:at]))
+            return text[at:]
+        state = self._open.get(rank)
+        if state is not None and state.prefix:
+            length = len(state.prefix)
+            if _shape(text[:length].ljust(length)) == state.prefix:
+                return text[length:]
+        return text
 
     def feed(self, rank: int | None, text: str) -> Ended | None:
-        """Take one normalised line; returns what ended if it ends a traceback."""
-        if _START.match(text):
-            self._open[rank] = _Open(ignored=rank in self._ignore_next)
-            self._ignore_next.discard(rank)
-            return None
-        if _CHAIN.search(text):
-            self._chained.add(rank)
-            return None
-        if text.startswith("Exception ignored in"):
-            self._ignore_next.add(rank)
-            return None
+        """Take one stripped line; returns what ended if it ends a traceback."""
         state = self._open.get(rank)
-        if state is None:
-            match = _TYPED.match(text)
+        if text.lstrip(" |+").startswith(_HEADER):
+            prefix = state.prefix if state is not None and not state.frames else ""
+            self._open[rank] = _Open(ignored=rank in self._ignore_next, prefix=prefix)
+            self._ignore_next.discard(rank)
+        elif spawned := _SPAWNED.search(text):
+            self._spawned = int(spawned["rank"])
+        elif _CHAIN.search(text):
+            self._chained.add(rank)
+        elif text.startswith("Exception ignored in"):
+            self._ignore_next.add(rank)
+        elif state is None:
+            match = _TYPED.match(text) or _ERROR_FILE.match(text)
             return self._end(match["name"], None) if match else None
-        if frame := _FRAME.match(text):
+        elif frame := _FRAME.match(text):
             state.frames += 1
-            state.data = state.data or bool(_DATA_FRAME.search(frame["file"]))
-            return None
-        match = _EXCEPTION.match(text)
-        if state.frames and match:
+            if not (_OWN_CODE.search(frame["file"]) and "torch/utils/data" not in frame["file"]):
+                state.data = bool(_DATA_FRAME.search(frame["file"]))
+        elif state.frames and (match := _EXCEPTION.match(text) or _TYPED.match(text)):
             del self._open[rank]
             return self._end(match["name"], state)
         return None
+
+    def inside(self, rank: int | None, text: str) -> bool:
+        """Whether the line is quoted source inside a traceback: what it says, nobody said."""
+        state = self._open.get(rank)
+        return state is not None and state.frames > 0 and text[:1].isspace()
 
     def chained(self, rank: int | None) -> bool:
         """Whether the exception that just ended continues a chain; asks once."""
@@ -81,9 +111,15 @@ class Tracebacks:
             return True
         return False
 
-    @staticmethod
-    def _end(name: str, state: _Open | None) -> Ended:
-        ignored = state.ignored if state else False
-        if _LAUNCHER.search(name):
-            return Ended(name, LAUNCHERS, ignored)
-        return Ended(name, GENERIC, ignored)
+    def _end(self, name: str, state: _Open | None) -> Ended:
+        rank, self._spawned = self._spawned, None
+        signature = LAUNCHERS if _LAUNCHER.search(name) else GENERIC
+        if signature is GENERIC and state is not None and state.data:
+            signature = DATA
+        if signature is LAUNCHERS and "ProcessRaised" in name:
+            self._spawned = rank
+        return Ended(name, signature, state.ignored if state else False, rank)
+
+
+def _shape(text: str) -> str:
+    return re.sub(r"\d", "0", text)

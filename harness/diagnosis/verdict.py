@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 from harness.contract.diagnosis import Diagnosis, Evidence
 from harness.contract.outcome import OUTCOMES, Confidence
-from harness.diagnosis.case import NEVER_RAN, STOPS, Case, evidence_of
+from harness.diagnosis.case import NEVER_RAN, Case, evidence_of
 from harness.diagnosis.exits import normal_code, signal_name
 from harness.diagnosis.findings import Exit, Hit
 from harness.diagnosis.memory import read_shortage
-from harness.diagnosis.signature import Tier
+from harness.diagnosis.signature import STOPS, Tier
 from harness.diagnosis.stuck import judge_wedge, swallowed_oom, wait_came_first
 
 Judge = Callable[[Case], Diagnosis | None]
@@ -109,7 +109,7 @@ def fatal_signal(case: Case) -> Diagnosis | None:
 
 def hint(case: Case) -> Diagnosis | None:
     """An error that usually stands before another one, when nothing better is there."""
-    news = {h.episode for h in case.hits(Tier.MESSENGER)}
+    news = {h.episode for h in case.hits(Tier.MESSENGER) if h.signature.name != "launcher-exception"}
     for hit in case.hits(Tier.HINT):
         if hit.episode not in news and not case.survived(hit) and (hit.signature.name != "nan-loss" or case.failed):
             return from_hit(case, hit)
@@ -236,4 +236,5 @@ def _ran(case: Case) -> bool:
 def _real_error_before(case: Case, verdict: Hit) -> bool:
     errors = [h for h in case.causes if h.in_traceback and not h.soft and h.signature.outcome not in STOPS]
     waits = case.hits(Tier.WATCHDOG)
-    return any(h.order < verdict.order for h in [*errors, *waits])
+    failed = [e for e in case.own_failures if e.file == verdict.file and e.line < verdict.line]
+    return bool(failed) or any(h.order < verdict.order for h in [*errors, *waits])

@@ -6,31 +6,34 @@ _B, _C = Tier.BENIGN, Tier.COMPLETE
 
 # fmt: off
 BENIGN = (
-    entry(_B, "unknown", "fault-announced", "fault injected", r"FAULT INJECTED"),
-    entry(_B, "unknown", "loss-scale-skip", "overflow",
+    entry(_B, "unknown", "fault-announced", r"FAULT INJECTED"),
+    entry(_B, "unknown", "loss-scale-skip",
           r"(?i)overflow!.*skipping|gradient overflow\.\s+skipping step"),
-    entry(_B, "unknown", "scheduler-no-victims", "preemption:",
-          r"(?i)preemption: .*(?:no preemption victims|not helpful)(?!.*nodes are available)"),
-    entry(_B, "unknown", "teardown-warning", ("destroy_process_group", "leaked semaphore", "leaked shared_memory"),
+    entry(_B, "unknown", "nccl-info", r"\bNCCL INFO\b"),
+    entry(_B, "unknown", "library-probe",
+          r"NCCL WARN Failed to open libibverbs|[Cc]ould not load dynamic library|dlerror|thrown while requesting (?:HEAD|GET)"),
+    entry(Tier.MESSENGER, "unknown", "ray-potential-causes", r"potential root causes|worker died or was killed while executing"),
+    entry(_B, "unknown", "teardown-warning",
           r"destroy_process_group\(?\)? was not called|process group has NOT been destroyed"
           r"|leaked (?:semaphore|shared_memory)"),
-    entry(_B, "unknown", "oom-recovered", ("oom", "out of memory"),
-          r"(?i)(?:recover(?:ed|ing)?|skip(?:ped|ping)?|retry(?:ing)?|reduc(?:ed?|ing))\b.{0,60}(?:\boom\b|out of memory)"
-          r"|(?:\boom\b|out of memory).{0,80}\b(?:recovered|skipp(?:ed|ing)|retrying|reducing)\b"),
-    entry(_C, "ok", "run-complete", "run complete", r"\bRUN COMPLETE\b"),
-    entry(_C, "ok", "hf-trainer-end", ("train_runtime", "training completed"),
+    entry(_B, "unknown", "oom-recovered",
+          r"(?i)^(?!.*(?:Error|Exception):)(?:.*\b(?:recover(?:ed|ing)?|skip(?:ped|ping)|retrying|reducing batch size)\b"
+          r".{0,60}(?:\boom\b|out of memory)|.*(?:\boom\b|out of memory).{0,80}"
+          r"\b(?:recovered|skipp(?:ed|ing)|retrying|reducing batch size (?:to|from) \d))"),
+    entry(_C, "ok", "run-complete", r"\bRUN COMPLETE\b"),
+    entry(_C, "ok", "hf-trainer-end",
           r"'train_runtime':|\btrain_runtime\s+=|Training completed\. Do not forget"),
-    entry(_C, "ok", "lightning-end", "trainer.fit", r"Trainer\.fit`? stopped: .*reached"),
-    entry(_C, "ok", "elastic-succeeded", ("workerstate.succeeded", "successfully finished"),
+    entry(_C, "ok", "lightning-end", r"Trainer\.fit`? stopped: .*reached"),
+    entry(_C, "ok", "elastic-succeeded",
           r"WorkerState\.SUCCEEDED|worker group successfully finished"),
-    entry(_C, "ok", "megatron-end", "after training is done", r"\[after training is done\]"),
-    entry(_C, "ok", "pod-completed", "completed", r"^\s*Reason:\s+Completed\s*$|\bNormal\s+Completed\b.*Job completed"),
-    entry(_C, "ok", "exit-zero", ("exit", "rc", "return code"),
-          r"(?i:\b(?:exit(?:ed)? ?(?:with )?(?:code|status)|return ?code|rc)\s*[:=]?\s*0\s*$)"),
-    entry(_C, "ok", "scheduler-completed", ("succeeded", "completed"),
+    entry(_C, "ok", "megatron-end", r"\[after training is done\]"),
+    entry(_C, "ok", "pod-completed", r"^\s*Reason:\s+Completed\s*$|\bNormal\s+Completed\b.*Job completed"),
+    entry(_C, "ok", "exit-zero",
+          r"(?i:\b(?:exit(?:ed)? ?(?:with )?(?:code|status)|return ?code)\s*[:=]?\s*0\s*\)?\s*$)"),
+    entry(_C, "ok", "scheduler-completed",
           r"Job '[\w-]+' succeeded|JobState=COMPLETED|(?i:status:? succeeded)|\bCOMPLETED\s+0:0\b"),
-    entry(_C, "ok", "training-finished", ("training", "finished", "train complete", "fine"),
-          r"(?i:\b(?:training|train|fine-?tuning) (?:has |is |was |run )?(?:successfully )?"
-          r"(?:finished|completed?|done)\b(?! (?:step|epoch|iter)))"
-          r"|(?i:\b(?:finished|completed|done) (?:with )?(?:training|fine-?tuning)\b(?! (?:step|epoch|iter)))"),
+    entry(_C, "ok", "training-finished",
+          r"(?i)^(?!.*\b(?:when|after|once|until|before|if|not|never|resum\w*|epochs?|steps?|iter\w*|fold|stage|phase"
+          r"|will|fail\w*)\b)(?:.*\b(?:training|fine-?tuning) (?:has |is |was |run )?(?:been )?(?:successfully )?"
+          r"(?:finished|completed?|done|ended)\b|.*\b(?:finished|completed|done) (?:with )?(?:training|fine-?tuning)\b)"),
 )
