@@ -10,6 +10,7 @@ from typing import Any
 from bench.files import find_named, read_json, read_mapping
 from bench.platforms import PlatformEntry, contract_platform, load_platforms
 from bench.study import Cells, ConfigChoice, Exclusion, Override, Study, parse_study
+from bench.tuning import check_tuned, trials_of
 from harness.contract.codec import decode, digest, encode, nearest
 from harness.contract.engines import (
     CONFIGS,
@@ -99,7 +100,7 @@ def _check_names(study: Study, platforms: dict[str, PlatformEntry]) -> None:
         "config": tuple(choice.name for choice in study.configs),
         "arm": study.arms,
     }
-    for key in ("overrides", "exclude", "order"):
+    for key in ("overrides", "exclude", "order", "frontier"):
         for index, pattern in enumerate(getattr(study, key)):
             _check_pattern(pattern, f"{key}[{index}]", axes)
     for platform, names in study.rows.items():
@@ -108,12 +109,7 @@ def _check_names(study: Study, platforms: dict[str, PlatformEntry]) -> None:
         for name in names:
             if name not in axes["config"]:
                 raise SpecError(f"rows.{platform}: {name!r} is not in this study; {nearest(name, axes['config'])}")
-    for name in study.tuned:
-        if name not in axes["config"]:
-            raise SpecError(f"tuned.{name}: not a config of this study; {nearest(name, axes['config'])}")
-    counts = {name: len(trials) for name, trials in study.tuned.items()}
-    if len(set(counts.values())) > 1:
-        raise SpecError(f"tuned: found unequal numbers of trials {counts}, expected one equal budget for all")
+    check_tuned(study)
 
 
 def _check_pattern(pattern: Cells, key: str, axes: dict[str, tuple[str, ...]]) -> None:
@@ -135,8 +131,6 @@ def _cells(study: Study, platforms: dict[str, PlatformEntry], root: Path) -> Ite
         for index, choice in enumerate(study.configs):
             for arm in study.arms:
                 exclusion = next((e for e in study.exclude if e.match(platform, choice.name, arm)), None)
-                if arm == "tuned" and choice.name not in study.tuned:
-                    exclusion = exclusion or Exclusion(why="the study declares no trials for it")
                 plain = _plain_spec(study, platform, platforms[platform], choice, arm, model)
                 _apply(plain, choice.override, f"configs[{index}].override")
                 for number, override in enumerate(study.overrides):
@@ -169,8 +163,9 @@ def _plain_spec(
     protocol = encode(study.protocol)
     del protocol["preset"]
     protocol["remedies"] = "on" if study.remedies else "off"
+    settings = resolve_settings(config.engine, config.settings)
     if arm == "tuned":
-        protocol["trials"] = [dict(trial) for trial in study.tuned.get(choice.name, ())]
+        protocol["trials"] = [dict(trial) for trial in trials_of(study, choice.name, config.engine, settings)]
     optimizer = encode(study.optimizer)
     optimizer["implementation"] = study.optimizer.implementation or _implementation(config, entry.device, arm)
     numerics = (SHIPPED_NUMERICS if arm == "defaults" else MATCHED_NUMERICS)[config.engine]
@@ -193,7 +188,7 @@ def _plain_spec(
         "engine": {
             "name": config.engine,
             "launcher": config.launcher,
-            "settings": resolve_settings(config.engine, config.settings),
+            "settings": settings,
         },
         "environment": entry.environment | study.environment,
         "faults": encode(study.faults),

@@ -91,6 +91,28 @@ class OverrideAt(Cells):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class FrontierChoice(Cells):
+    """One fit frontier to find, for some or all cells: the largest micro-batch or the longest sequence that fits."""
+
+    over: Literal["micro_batch", "sequence_length"] = "micro_batch"
+    """What grows; the rest is the study's `data`."""
+    limit: int | None = None
+    """Largest size to try; null: 64 sequences or 32768 tokens."""
+    resolution: int | None = None
+    """Sizes are multiples of it; null: 1 sequence or 256 tokens."""
+    rungs: int = 8
+    """Sizes that one process climbs at most."""
+    processes: int = 6
+    """Processes per cell at most."""
+
+    def __post_init__(self) -> None:
+        for name in ("limit", "resolution", "rungs", "processes"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise SpecError(f"{name}: found {value}, expected 1 or more")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ModelChoice:
     """The model, by the name of a Hugging Face config file in `config/models/`."""
 
@@ -183,7 +205,10 @@ class Study:
     faults: tuple[Fault, ...] = ()
     """Injected faults, for tests: such a run never passes as a measurement."""
     tuned: dict[str, tuple[dict[str, Any], ...]] = field(default_factory=dict)
-    """Trials of the `tuned` arm: engine settings to try, by config; every config gets equally many."""
+    """Trials of the `tuned` arm: engine settings to try, by config or by engine (`fsdp2`, `zero`, `ddp`); every config
+    gets equally many. One that is left out gets the default search of its engine, six trials (`bench/tuning.py`)."""
+    frontier: tuple[FrontierChoice, ...] = ()
+    """Fit frontiers that the target `frontier` finds: one mapping or a list of them."""
     overrides: tuple[OverrideAt, ...] = ()
     """Changes to some cells, applied in order."""
     exclude: tuple[Exclusion, ...] = ()
@@ -219,7 +244,9 @@ def _normalise(plain: dict[str, Any]) -> dict[str, Any]:
     full = dict(plain)
     if isinstance(full.get("configs"), list):
         full["configs"] = [{"name": c} if isinstance(c, str) else c for c in full["configs"]]
-    for key in ("overrides", "exclude", "order"):
+    if isinstance(full.get("frontier"), dict):
+        full["frontier"] = [full["frontier"]]
+    for key in ("overrides", "exclude", "order", "frontier"):
         if isinstance(full.get(key), list):
             full[key] = [_list_axes(item) for item in full[key]]
     protocol = full.get("protocol")

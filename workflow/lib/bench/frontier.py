@@ -1,0 +1,99 @@
+"""The fit frontier of a study: which searches it asks for, and their results as rows, prediction beside measurement."""
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.matrix import Matrix
+from bench.study import FrontierChoice
+from harness.contract.errors import SpecError
+from harness.contract.frontier import Frontier, read_frontier
+from harness.contract.spec import RunSpec
+from harness.contract.units import GB
+
+FOLDER = "frontier"
+FILE = "frontier.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One frontier to find."""
+
+    spec: RunSpec
+    choice: FrontierChoice
+
+    @property
+    def options(self) -> list[str]:
+        """Options of `python -m harness frontier`."""
+        given = {name: getattr(self.choice, name) for name in ("over", "limit", "resolution", "rungs", "processes")}
+        return [word for name, value in given.items() if value is not None for word in (f"--{name}", str(value))]
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that the search holds."""
+        return self.spec.platform.world_size if self.spec.platform.device == "cuda" else 0
+
+
+def frontier_targets(matrix: Matrix) -> dict[str, Target]:
+    """Folder below the study's results -> target, in the order of the tables.
+
+    Not in the tuned arm, whose settings are known only after its trials.
+    """
+    targets = {}
+    for choice in matrix.study.frontier:
+        for cell in matrix.cells:
+            if cell.spec is None or cell.arm == "tuned" or not choice.match(cell.platform, cell.config, cell.arm):
+                continue
+            protocol = dataclasses.replace(cell.spec.protocol, ladder_over=choice.over)
+            spec = dataclasses.replace(cell.spec, protocol=protocol)
+            targets[f"{FOLDER}/{cell.platform}/{cell.config}/{cell.arm}/{choice.over}"] = Target(spec, choice)
+    return targets
+
+
+def frontier_rows(matrix: Matrix, results: Path) -> list[dict[str, Any]]:
+    """One row per frontier that was found, in the study's order; empty when none was."""
+    paths = [results / place / FILE for place in frontier_targets(matrix)]
+    return [frontier_row(read_frontier(path)) for path in paths if path.is_file()]
+
+
+def frontier_row(found: Frontier) -> dict[str, Any]:
+    """The numbers of one frontier; the peak and the step's time are those seen at the largest size that fits."""
+    rungs = [rung for probe in found.probes for rung in probe.rungs]
+    best = next((r for r in rungs if r.fits and r.size == found.largest_fit), None)
+    fail = next((r for r in rungs if r.fits is False and r.size == found.smallest_fail), None)
+    peak = (best.peak_allocated_bytes or best.host_rss_peak_bytes) if best else None
+    return {
+        "platform": found.platform,
+        "config": found.config,
+        "arm": found.arm,
+        "over": found.over,
+        "largest_fit": found.largest_fit,
+        "smallest_fail": found.smallest_fail,
+        "predicted": found.predicted,
+        "prediction_error": _error(found.predicted, found.largest_fit),
+        "ended": found.ended,
+        "limit": found.limit,
+        "resolution": found.resolution,
+        "peak_gb": None if peak is None else peak / GB,
+        "step_time_s": best.step_time_s if best else None,
+        "fail_outcome": fail.outcome if fail else None,
+        "fail_phase": fail.phase if fail else None,
+        "fail_asked_gb": None if fail is None or fail.asked_bytes is None else fail.asked_bytes / GB,
+        "capacity_gb": None if found.capacity_bytes is None else found.capacity_bytes / GB,
+        "processes": len(found.probes),
+    }
+
+
+def _error(predicted: int | None, measured: int | None) -> float | None:
+    """(predicted - measured) / measured; None when either is missing."""
+    return None if predicted is None or not measured else (predicted - measured) / measured
+
+
+def write_frontier(matrix: Matrix, results: Path) -> None:
+    """Write frontier.csv. Raises SpecError when the study asks for no frontier."""
+    from bench.tables import write_csv
+
+    if not matrix.study.frontier:
+        raise SpecError(f"{matrix.path}: asks for no frontier; add for example frontier: {{over: micro_batch}}")
+    write_csv(frontier_rows(matrix, results), results / "frontier.csv")
