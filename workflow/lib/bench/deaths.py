@@ -27,7 +27,7 @@ class Death:
     index: int
     """Try within the attempt."""
     peak_bytes: float | None
-    """What the config needs per rank: measured where it ran, else the try's last word."""
+    """What the config needs per rank, for a death of memory: measured where it ran, else the try's last word."""
     diagnosis: Diagnosis
     collectives: int | None
     """Collectives completed before it died."""
@@ -99,7 +99,7 @@ def _death(result: CellResult, ended: Ended, one: Try, diagnosis: Diagnosis, ind
         repeat=record.spec.identity.repeat,
         attempt=record.spec.identity.attempt,
         index=one.index,
-        peak_bytes=need or one.peak_allocated_bytes,
+        peak_bytes=(need or one.peak_allocated_bytes) if diagnosis.outcome in MEMORY_DEATHS else None,
         diagnosis=diagnosis,
         collectives=counts[index] if index < len(counts) else None,
         last_step=one.last_step,

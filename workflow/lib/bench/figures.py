@@ -12,7 +12,7 @@ SHARES = {
     "exposed_copy": ("exposed copies", "#e0b13c"),
     "idle": ("idle", "#c9ced6"),
 }
-ALIVE, DEAD = "#2e7d4f", "#b3261e"
+ALIVE, DEAD, DIM = "#2e7d4f", "#b3261e", "#667085"
 
 
 def draw(context: dict[str, Any]) -> dict[str, str]:
@@ -34,8 +34,9 @@ def draw(context: dict[str, Any]) -> dict[str, str]:
         }
         if context["time"]:
             figures["time"] = _time(context["time"])
-        if context["survival"]:
-            figures["survival"] = _survival(context["survival"])
+        lines = [line for line in context["survival"] if line["high"] is not None]
+        if lines:
+            figures["survival"] = _survival(lines)
         return {name: _svg(figure) for name, figure in figures.items()}
 
 
@@ -81,7 +82,8 @@ def _bar_panel(axis: Any, platform: dict[str, Any], column: str) -> None:
         for y, row in enumerate(table["rows"]):
             value, below, above = _number(row, column)
             if value is None:
-                axis.text(0, y + offset, f" {row['outcome']}", va="center", fontsize=7, color=DEAD)
+                color = DEAD if row["runs"] else DIM
+                axis.text(0, y + offset, f" {row['outcome']}", va="center", fontsize=7, color=color)
                 continue
             failed = row["outcome"] != "ok"
             axis.barh(
@@ -99,7 +101,7 @@ def _bar_panel(axis: Any, platform: dict[str, Any], column: str) -> None:
             text = f"  {value:.0f}{mark}" if column == "tokens_per_s" else f"  {value:.2f}{mark}"
             axis.text(value + above, y + offset, text, va="center", fontsize=7)
     axis.set_yticks(range(len(names)), names)
-    axis.invert_yaxis()
+    axis.set_ylim(len(names) - 0.4, -0.6)
     axis.margins(x=0.12)
     axis.set_xlim(left=0)
     if len(tables) > 1:
@@ -140,7 +142,14 @@ def _survival(lines: list[dict[str, Any]]) -> Any:
             color = ALIVE if point["alive"] else DEAD
             axis.hlines(y, 0, point["bytes"] / GB, color="#d9dde3", linewidth=1, zorder=1)
             axis.plot(point["bytes"] / GB, y, "o" if point["alive"] else "X", color=color, markersize=7)
-            axis.text(point["bytes"] / GB, y, f"   {point['bytes'] / GB:.2f}", va="center", fontsize=7)
+            axis.annotate(
+                f"{point['bytes'] / GB:.2f}",
+                (point["bytes"] / GB, y),
+                xytext=(8, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=7,
+            )
         axis.set_yticks(range(len(line["points"])), [p["config"] for p in line["points"]])
         axis.set_title(f"{line['platform']}, {line['arm']}", loc="left", fontweight="bold")
         axis.set_xlim(left=0)

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -15,13 +15,22 @@ PR_SET_PDEATHSIG = 1
 
 def become_supervisor(spec: Mapping[str, Any], record: str, log: str) -> NoReturn:
     """Replace this process by `python -m harness run`; what it says goes to the terminal and to `log`."""
+    _become("run", spec, Path(record).parent, [], log)
+
+
+def become_search(spec: Mapping[str, Any], result: str, options: Sequence[str], log: str) -> NoReturn:
+    """The same for `python -m harness frontier`, which runs supervisors one after the other in this process."""
+    _become("frontier", spec, Path(result).parent, options, log)
+
+
+def _become(command: str, spec: Mapping[str, Any], out: Path, options: Sequence[str], log: str) -> NoReturn:
     _die_with_parent()
     _tee(log)
     # A file without a name: nothing to clean up, and nothing inside the folder that the supervisor owns.
     descriptor = os.memfd_create("spec.json", 0)
     os.write(descriptor, json.dumps(spec).encode())
-    command = [sys.executable, "-m", "harness", "run", f"/proc/self/fd/{descriptor}", str(Path(record).parent)]
-    os.execv(sys.executable, command)
+    words = [command, f"/proc/self/fd/{descriptor}", str(out), *options]
+    os.execv(sys.executable, [sys.executable, "-m", "harness", *words])
 
 
 def _die_with_parent() -> None:

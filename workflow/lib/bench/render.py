@@ -6,7 +6,8 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from harness.diagnosis.inert import for_html, for_markdown
+from bench.inert import markdown
+from harness.diagnosis.inert import for_html
 
 TEMPLATES = Path(__file__).resolve().parents[2] / "templates"
 DAGGER = "\u2020"
@@ -31,11 +32,16 @@ def speed(value: float | None) -> str:
 
 
 def _md(text: Any) -> str:
-    return for_markdown(str(text))
+    return markdown(str(text))
 
 
 def _inert(text: Any) -> Markup:
     return Markup(for_html(str(text)))
+
+
+def _svg(text: str) -> Markup:
+    """A figure of ours as an element of the page: without the XML prologue."""
+    return Markup(text[text.index("<svg") :])
 
 
 def render(template: str, context: dict[str, Any]) -> str:
@@ -48,5 +54,5 @@ def render(template: str, context: dict[str, Any]) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"fixed": fixed, "whole": whole, "speed": speed, "md": _md, "inert": _inert}
+    environment.filters |= {"fixed": fixed, "whole": whole, "speed": speed, "md": _md, "inert": _inert, "svg": _svg}
     return environment.get_template(template).render(context | {"dagger": DAGGER})

@@ -77,7 +77,7 @@ def write_report(matrix: Matrix, results_folder: Path) -> Path:
         write_text(results_folder / "figures" / f"{name}.svg", svg)
     write_text(results_folder / "report.html", render("report.html.j2", context | {"figures": figures}))
     report = results_folder / "report.md"
-    write_text(report, render("report.md.j2", context))
+    write_text(report, render("report.md.j2", context | {"figures": figures}))
     return report
 
 

@@ -151,7 +151,7 @@ def death_rows(deaths: Sequence[Death]) -> list[dict[str, Any]]:
             "culprit": d.diagnosis.culprit_rank,
             "exits": d.exits,
             "sentence": d.diagnosis.sentence or OUTCOMES[d.diagnosis.outcome].sentence,
-            "evidence": encode(d.evidence) if d.evidence else None,
+            "evidence": encode(d.evidence) if d.evidence and d.evidence.text != d.diagnosis.sentence else None,
             "folder": d.folder,
             "advice": d.advice,
             "cured_by": d.cured_by,
