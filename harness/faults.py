@@ -52,7 +52,8 @@ class Injector:
         """Let the faults of this place happen; returns the loss to go on with."""
         self._loss = loss
         for fault in self._faults:
-            if (fault.step, fault.phase) == (step, phase):
+            # Loading and set-up come before the first step, whatever step the fault names.
+            if fault.phase == phase and (fault.step == step or step < 0):
                 announce(fault)
                 _KINDS[fault.kind](self)
         return self._loss

@@ -8,6 +8,7 @@ parity-<R>.json and, at its end, result-<R>.json; exits 0 exactly when the last 
 
 import argparse
 import faulthandler
+import gc
 import json
 import os
 import signal
@@ -19,9 +20,14 @@ from typing import TYPE_CHECKING
 from harness.contract.codec import encode
 from harness.contract.heartbeat import HeartbeatWriter
 from harness.contract.spec import RunSpec, read_spec
+from harness.faults import Injector
 
 if TYPE_CHECKING:
     import torch
+
+    from harness.engines.base import Context
+    from harness.engines.trial import Trial
+    from harness.measure.memory import Gauge
 
 _STARTED_S = time.perf_counter()
 PARITY_EXIT = 65
@@ -61,48 +67,74 @@ def main() -> int:
 
 
 def _run(spec: RunSpec, out: Path, heartbeat: HeartbeatWriter, rank: int, world_size: int, local_rank: int) -> int:
+    injector = Injector(spec, rank)
+    injector.strike(-1, "load")
     # The heavy imports come after the first heartbeat, so that a slow disk looks like loading, not like silence.
+    # The collector would walk half a million fresh objects a dozen times meanwhile and find nothing.
+    gc.disable()
+    context, gauge = _join(spec, heartbeat, injector, rank, world_size, local_rank)
+
+    from harness.engines.ladder import Ladder
+    from harness.engines.trial import Trial
+
+    hook = injector.strike if spec.faults else None
+    if spec.protocol.ladder:
+        result = Ladder(context, heartbeat, gauge, write_json, out, hook).climb()
+        write_json(out / f"result-{rank}.json", result)
+        return _leave(context.device)
+    trial = Trial(context, heartbeat, gauge, hook)
+    trial.startup_s["import"] = time.perf_counter() - _STARTED_S
+    trial.check_hardware()
+    trial.build()
+    gc.enable()
+    trial.warm_up()
+    # Without warm-up steps nothing can be looked at before the window: the gate then stands behind it.
+    if spec.protocol.warmup_steps and not _gate(trial, spec, out, rank):
+        return PARITY_EXIT
+    trial.time()
+    trial.collect()
+    if not spec.protocol.warmup_steps and not _gate(trial, spec, out, rank):
+        return PARITY_EXIT
+    trial.profile()
+    heartbeat.beat(trial.loop.next_step, "done")
+    write_json(out / f"result-{rank}.json", trial.result())
+    return _leave(context.device)
+
+
+def _join(
+    spec: RunSpec, heartbeat: HeartbeatWriter, injector: Injector, rank: int, world_size: int, local_rank: int
+) -> "tuple[Context, Gauge]":
+    """Take this rank's device and meet the other ranks."""
     import torch
     import torch.distributed as dist
 
     from harness.engines.base import Context
-    from harness.engines.ladder import Ladder
-    from harness.engines.trial import Trial
     from harness.measure.cap import cap_host_memory
     from harness.measure.memory import Gauge
 
-    imported_s = time.perf_counter()
     heartbeat.beat(-1, "init")
     cuda = spec.platform.device == "cuda"
     device = torch.device("cuda", local_rank) if cuda else torch.device("cpu")
     if cuda:
         torch.cuda.set_device(device)
     gauge = Gauge(device, spec.platform.memory_cap_gib)
+    injector.strike(-1, "init")
     # Offloaded gradients are clipped on the CPU, which needs a backend there as well.
     dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo", device_id=device if cuda else None)
     if not cuda and spec.platform.memory_cap_gib is not None:
         cap_host_memory(spec.platform.memory_cap_gib)
-    context = Context(spec, rank, world_size, device)
-    if spec.protocol.ladder:
-        result = Ladder(context, heartbeat, gauge, write_json, out).climb()
-        write_json(out / f"result-{rank}.json", result)
-        return _leave(device)
-    trial = Trial(context, heartbeat, gauge, None)
-    trial.startup_s["import"] = imported_s - _STARTED_S
-    trial.startup_s["process_group"] = time.perf_counter() - imported_s
-    trial.build()
-    trial.warm_up()
+    return Context(spec, rank, world_size, device), gauge
+
+
+def _gate(trial: "Trial", spec: RunSpec, out: Path, rank: int) -> bool:
+    """Whether the run may be measured: a broken promise ends a `matched` run and is only noted in others."""
     mismatches = trial.mismatches()
     write_json(out / f"parity-{rank}.json", {"mismatches": mismatches, "arm": spec.identity.arm})
-    if mismatches and spec.identity.arm == "matched":
-        for mismatch in mismatches:
-            print(f"PARITY MISMATCH: {mismatch}", flush=True)
-        return PARITY_EXIT
-    trial.time()
-    trial.collect()
-    heartbeat.beat(trial.loop.next_step, "done")
-    write_json(out / f"result-{rank}.json", trial.result())
-    return _leave(device)
+    if not mismatches or spec.identity.arm != "matched":
+        return True
+    for mismatch in mismatches:
+        print(f"PARITY MISMATCH: {mismatch}", flush=True)
+    return False
 
 
 def _leave(device: "torch.device") -> int:

@@ -53,8 +53,12 @@ class Engine(Protocol):
         """
         ...
 
-    def backward(self, loss: torch.Tensor, *, last: bool) -> None:
-        """Accumulate the loss's gradients; `last` marks the last micro-step, the one that must be reduced."""
+    def backward(self, loss: torch.Tensor, *, last: bool, hold: bool = False) -> None:
+        """Accumulate the loss's gradients; `last` marks the last micro-step, the one that must be reduced.
+
+        `hold` keeps the gradients as they are when the last one has been computed, before the engine
+        tidies up, for `holdings` to report; it costs memory and is meant for the inventory alone.
+        """
         ...
 
     def step(self) -> torch.Tensor | float | None:

@@ -81,7 +81,7 @@ class DdpEngine:
         self._output_dtype = output.logits.dtype
         return output.loss  # type: ignore[no-any-return]
 
-    def backward(self, loss: torch.Tensor, *, last: bool) -> None:
+    def backward(self, loss: torch.Tensor, *, last: bool, hold: bool = False) -> None:
         with nullcontext() if last else self._ddp.no_sync():
             (loss / self._spec.data.gradient_accumulation).backward()
 

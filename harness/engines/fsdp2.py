@@ -78,7 +78,7 @@ class FsdpEngine:
         self._output_dtype = output.logits.dtype
         return output.loss  # type: ignore[no-any-return]
 
-    def backward(self, loss: torch.Tensor, *, last: bool) -> None:
+    def backward(self, loss: torch.Tensor, *, last: bool, hold: bool = False) -> None:
         # Every micro-step reduces: what stays between them is a shard, as with ZeRO-2 and ZeRO-3.
         (loss / self._spec.data.gradient_accumulation).backward()
 

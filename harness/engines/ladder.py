@@ -75,7 +75,7 @@ class Ladder:
             RUNG_STEPS,
             lambda: loop.step(self._look if loop.next_step == last_step else None),
         )
-        self._memory = self._gauge.close_window(None)
+        self._memory = self._gauge.close_window()
         self._losses += loop.losses()
         self._norms += loop.norms()
         self._rungs.append(

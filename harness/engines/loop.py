@@ -26,14 +26,21 @@ class Loop:
         self._engine, self._heartbeat, self._memory, self._hook = engine, heartbeat, memory, hook
         self._micro_steps = context.spec.data.gradient_accumulation
         self.tokens = Tokens(context)
+        self._at_phase: Callable[[str], None] | None = None
         self.next_step = 0
         self.tokens_seen = 0
         self._losses: list[torch.Tensor] = []
         self._norms: list[torch.Tensor | float | None] = []
 
-    def step(self, before_update: Callable[[], None] | None = None) -> None:
-        """One optimizer step; `before_update` runs between the last backward and the update."""
+    def step(
+        self, before_update: Callable[[], None] | None = None, at_phase: Callable[[str], None] | None = None
+    ) -> None:
+        """One optimizer step; `before_update` runs between the last backward and the update, `at_phase` at each phase.
+
+        With `before_update`, the engine holds its gradients as they are at the end of backward.
+        """
         engine, step = self._engine, self.next_step
+        self._at_phase = at_phase
         total: torch.Tensor | None = None
         for micro_step in range(self._micro_steps):
             self._phase("forward")
@@ -42,7 +49,7 @@ class Loop:
             loss = engine.forward(tokens)
             loss = self._phase("backward", loss)
             total = loss.detach() if total is None else total + loss.detach()
-            engine.backward(loss, last=micro_step + 1 == self._micro_steps)
+            engine.backward(loss, last=micro_step + 1 == self._micro_steps, hold=before_update is not None)
         self._phase("step")
         if before_update is not None:
             before_update()
@@ -52,6 +59,8 @@ class Loop:
 
     def _phase(self, phase: str, loss: torch.Tensor | None = None) -> torch.Tensor | None:
         self._heartbeat.beat(self.next_step, phase, *self._memory())
+        if self._at_phase is not None:
+            self._at_phase(phase)
         if self._hook is not None:
             return self._hook(self.next_step, phase, loss)
         return loss

@@ -1,8 +1,11 @@
 """One training process group, rank by rank: build, warm up, gate, time, take inventory."""
 
+import dataclasses
+import math
 import platform as host_platform
 import time
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -13,9 +16,12 @@ from harness.engines.base import Context, Engine
 from harness.engines.loop import Hook, Loop
 from harness.engines.registry import build_engine
 from harness.measure import clock
-from harness.measure.memory import Gauge
+from harness.measure.ledger import predict
+from harness.measure.memory import Gauge, PhasePeaks
 from harness.measure.parity import Mismatch, loss_mismatches, numerics_mismatches, token_mismatches
+from harness.measure.preflight import preflight
 from harness.measure.state import take_inventory
+from harness.measure.traffic import TrafficError, profiled_pass
 
 _PACKAGES = ("torch", "transformers", "deepspeed", "triton", "numpy")
 
@@ -34,6 +40,15 @@ class Trial:
         self._warmup_s: list[float] = []
         self._steps_s: list[float] = []
         self._window_s = 0.0
+        self._profile: dict[str, Any] | None = None
+        self._preflight: dict[str, Any] | None = None
+
+    def check_hardware(self) -> None:
+        """Probe device and pipe, when the protocol asks for it."""
+        if self._spec.protocol.preflight:
+            start = time.perf_counter()
+            self._preflight = preflight(self._context.device, self._context.world_size)
+            self.startup_s["preflight"] = time.perf_counter() - start
 
     def build(self) -> None:
         """Build the engine and its loop."""
@@ -58,7 +73,10 @@ class Trial:
         self.startup_s["warmup"] = time.perf_counter() - start
 
     def mismatches(self) -> list[Mismatch]:
-        """Broken promises so far, the same list on every rank."""
+        """Broken promises so far, the same list on every rank.
+
+        Raises FloatingPointError when a loss is not a finite number: then there is nothing to compare.
+        """
         device = self._context.device
         losses = torch.tensor(self.loop.losses(), dtype=torch.float64, device=device)
         tokens = torch.tensor(float(self.loop.tokens_seen), dtype=torch.float64, device=device)
@@ -69,6 +87,10 @@ class Trial:
         if self.loop.next_step:
             found += token_mismatches(self._spec, int(tokens) // self.loop.next_step)
         mean = (losses / self._context.world_size).tolist()
+        for step, loss in enumerate(mean):
+            if not math.isfinite(loss):
+                own = self.loop.losses()[step]
+                raise FloatingPointError(f"loss is not finite: {loss} over all ranks at step {step}, {own} on this one")
         return found + loss_mismatches(self._spec.protocol.reference_loss, mean, self._spec)
 
     def time(self) -> None:
@@ -78,17 +100,34 @@ class Trial:
             self._window_s, self._steps_s = clock.timed(
                 self._context.device, self._spec.protocol.timed_steps, self.loop.step
             )
-            self._memory = self._gauge.close_window(None)
+            self._memory = self._gauge.close_window()
 
     def collect(self) -> None:
-        """One more step, outside the window, to take inventory between its backward and its update."""
+        """Two more steps, outside the window: one finds the phase of the peak, one the state that is kept."""
         self._heartbeat.beat(self.loop.next_step, "collect")
-        self.loop.tokens.prepare(self.loop.next_step, 1)
+        self.loop.tokens.prepare(self.loop.next_step, 2)
+        peaks = PhasePeaks(self._context.device)
+        self.loop.step(at_phase=peaks.enter)
+        if self._memory is not None:
+            self._memory = dataclasses.replace(self._memory, peak_phase=peaks.largest())
         self.loop.step(self._take_inventory)
+
+    def profile(self) -> None:
+        """The profiled pass, on CUDA; a pass that failed says why in place of figures."""
+        steps = self._spec.protocol.profiled_steps
+        if steps == 0 or self._context.device.type != "cuda":
+            return
+        self._heartbeat.beat(self.loop.next_step, "profile")
+        self.loop.tokens.prepare(self.loop.next_step, steps + 1)
+        try:
+            self._profile = profiled_pass(self._context.device, self._context.world_size, steps, self.loop.step)
+        except TrafficError as error:
+            print(f"PROFILE FAILED: {error}", flush=True)
+            self._profile = {"error": str(error)}
 
     def result(self) -> RankResult:
         """Everything measured."""
-        steps = self._spec.total_steps
+        steps, ledger = self._spec.total_steps, predict(self._spec)
         if self._memory is None or self._found is None:
             raise RuntimeError("result: asked for before the timed window; call time and collect first")
         return RankResult(
@@ -107,6 +146,9 @@ class Trial:
             resolved=self._engine.resolved(),
             versions=versions(),
             device_name=device_name(self._context.device),
+            profile=self._profile,
+            preflight=self._preflight,
+            ledger=ledger.to_json() if ledger else None,
         )
 
     def _look(self) -> None:

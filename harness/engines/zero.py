@@ -59,6 +59,7 @@ class ZeroEngine:
         self._spec, self._settings, self._world_size = spec, settings, context.world_size
         self._config = deepspeed_config(spec, settings, context.world_size)
         self._output_dtype: torch.dtype | None = None
+        self._held: list[torch.Tensor] = []
         # DeepSpeed reads its local rank from here even when the process group exists already.
         os.environ.setdefault("LOCAL_RANK", str(context.rank))
         deepspeed.init_distributed(dist_backend=torch.distributed.get_backend(), verbose=False)
@@ -82,6 +83,8 @@ class ZeroEngine:
             model_parameters=self._parameters,
             config=self._config,
         )
+        if settings.stage == 0:
+            _undo_setup_step(self._engine.optimizer, self._optimizer)
         if settings.deepcompile:
             self._engine.compile()
 
@@ -90,12 +93,19 @@ class ZeroEngine:
         self._output_dtype = output.logits.dtype
         return output.loss  # type: ignore[no-any-return]
 
-    def backward(self, loss: torch.Tensor, *, last: bool) -> None:
+    def backward(self, loss: torch.Tensor, *, last: bool, hold: bool = False) -> None:
+        if hold and last and self._settings.stage == 1:
+            # Stage 1 frees other ranks' gradients as soon as it has reduced them, inside `backward` itself.
+            loss.register_hook(lambda _: torch.autograd.Variable._execution_engine.queue_callback(self._hold))
         # DeepSpeed counts micro-steps itself, and divides the loss by their number.
         self._engine.backward(loss)
 
+    def _hold(self) -> None:
+        self._held = [p.grad for p in self._parameters if p.grad is not None]
+
     def step(self) -> torch.Tensor | float | None:
         self._engine.step()
+        self._held = []
         norm: torch.Tensor | float | None = self._engine.get_global_grad_norm()
         return norm
 
@@ -118,6 +128,7 @@ class ZeroEngine:
 
     def _gradients(self) -> Iterator[torch.Tensor]:
         wrapper = self._engine.optimizer
+        yield from self._held
         for parameter in self._parameters:
             if parameter.grad is not None:
                 yield parameter.grad
@@ -163,7 +174,8 @@ class ZeroEngine:
         """ZeRO paper (arXiv:1910.02054), section 3: P + G + 12, with stages 1, 2, 3 dividing 12, G and P by W in turn.
 
         P and G are the bytes of one parameter and one gradient (2 each in bfloat16), 12 those of master and moments.
-        Not counted: parameters below the persistence threshold stay whole at stage 3, partitions are padded.
+        Offload adds a float32 copy of the rank's gradients on the host, where the optimizer steps; stage 2 then
+        keeps no other. Not counted: parameters below the persistence threshold stay whole at stage 3, padding.
         """
         n, stage = self._spec.numerics, self._settings.stage
         parts = [
@@ -172,7 +184,39 @@ class ZeroEngine:
             DTYPE_BYTES[n.master] + 2 * DTYPE_BYTES[n.optimizer_state],
         ]
         sharded = (stage >= 3, stage >= 2, stage >= 1)
+        if self._settings.offload_optimizer:
+            parts[1] = (0 if stage == 2 else parts[1]) + 4 * (1 if stage >= 2 else 1 / self._world_size)
         return sum(b / self._world_size if s else b for b, s in zip(parts, sharded, strict=True))
+
+
+def _undo_setup_step(wrapper: Any, optimizer: torch.optim.Optimizer) -> None:
+    """Start stage 0 where every other engine starts.
+
+    Its bf16 wrappers allocate Adam's moments by stepping once with zero gradients: weight decay is applied
+    and the step counter stands at 1, so that the first real update is a quarter too small.
+    """
+    if hasattr(wrapper, "fp32_groups_flat"):
+        pairs = [
+            (m, torch.cat([p.data.flatten() for p in g]))
+            for m, g in zip(wrapper.fp32_groups_flat, wrapper.fp16_groups, strict=True)
+        ]
+    elif hasattr(wrapper, "fp32_groups"):
+        pairs = [
+            (master, parameter.data)
+            for masters, parameters in zip(wrapper.fp32_groups, wrapper.fp16_groups, strict=True)
+            for master, parameter in zip(masters, parameters, strict=True)
+        ]
+    else:
+        return
+    with torch.no_grad():
+        for master, parameter in pairs:
+            master.copy_(parameter)
+    for state in optimizer.state.values():
+        if torch.is_tensor(state.get("step")):
+            state["step"].zero_()
+    for group in optimizer.param_groups:
+        if "step" in group:
+            group["step"] = 0
 
 
 def _own_part(parameter: nn.Parameter) -> torch.Tensor:

@@ -43,10 +43,10 @@ class Gauge:
         # The cap binds the allocator alone: what NCCL and the context hold does not count against it.
         self._outside_bytes = 0 if self._capped else total - free - torch.cuda.memory_reserved(self._device)
 
-    def close_window(self, peak_phase: str | None) -> Memory:
+    def close_window(self) -> Memory:
         """The peaks since `open_window`."""
         if not self._cuda:
-            return Memory(host_rss_peak_bytes=host_rss_peak_bytes(), peak_phase=peak_phase)
+            return Memory(host_rss_peak_bytes=host_rss_peak_bytes())
         stats = torch.cuda.memory_stats(self._device)
         free, total = torch.cuda.mem_get_info(self._device)
         pinned = torch.cuda.host_memory_stats().get("allocated_bytes.current")
@@ -59,8 +59,34 @@ class Gauge:
             non_torch_bytes=total - free - stats["reserved_bytes.all.current"],
             host_rss_peak_bytes=host_rss_peak_bytes(),
             host_pinned_bytes=pinned,
-            peak_phase=peak_phase,
         )
+
+
+class PhasePeaks:
+    """Finds the phase of a step in which allocated memory peaks; an instrument for a step outside the timed window."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._cuda = device, device.type == "cuda"
+        self._phase: str | None = None
+        self._peaks: dict[str, int] = {}
+
+    def enter(self, phase: str) -> None:
+        """The phase before ends here; the host runs ahead of the device, but the allocator follows the host."""
+        self._close()
+        self._phase = phase
+        if self._cuda:
+            torch.cuda.reset_peak_memory_stats(self._device)
+
+    def largest(self) -> str | None:
+        """End the last phase; the phase with the highest peak, None without a device allocator."""
+        self._close()
+        self._phase = None
+        return max(self._peaks, key=lambda phase: self._peaks[phase]) if self._peaks else None
+
+    def _close(self) -> None:
+        if self._cuda and self._phase is not None:
+            peak = torch.cuda.max_memory_allocated(self._device)
+            self._peaks[self._phase] = max(peak, self._peaks.get(self._phase, 0))
 
 
 def host_rss_bytes() -> int:
