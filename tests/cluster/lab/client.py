@@ -1,5 +1,6 @@
 """A user's clone of the repository and the snakemake that runs in it."""
 
+import hashlib
 import re
 import shutil
 import signal
@@ -44,6 +45,22 @@ def study(configs: list[str], **keys: Any) -> dict[str, Any]:
         "data": {"sequence_length": 16, "micro_batch": 1},
         "protocol": {"warmup_steps": 1, "timed_steps": 2, "telemetry_hz": 0},
     } | keys
+
+
+def light_study(*, repeats: int = 1, seconds: float = 1.0, **keys: Any) -> dict[str, Any]:
+    """A study whose runs end by their own deadline after `seconds`: the whole harness, hardly any CPU time."""
+    protocol = {"warmup_steps": 1, "timed_steps": 2, "telemetry_hz": 0, "deadline_s": seconds, "remedies": "off"}
+    # Asleep before the first step: waiting for the deadline costs nothing.
+    faults = [{"kind": "sleep", "phase": "load", "step": -1}]
+    return study(["ddp"], **({"repeats": repeats, "protocol": protocol, "faults": faults} | keys))
+
+
+def check_files(clone: "Clone", name: str) -> None:
+    """Every record of a study is whole and every file that it lists is there with its checksum."""
+    for path, record in clone.records(name).items():
+        for file in record.files:
+            content = (clone.folder / "results" / name / path / file.path).read_bytes()
+            assert hashlib.sha256(content).hexdigest() == file.sha256, f"{path}/{file.path}"
 
 
 class Clone:
