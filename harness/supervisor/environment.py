@@ -29,7 +29,7 @@ SECRET_VALUE = re.compile(
     r"|eyJ[\w-]{10,}\.[\w-]{10,}|glpat-[\w-]{16,}|xox[abp]-[\w-]+|-----BEGIN|://[^/\s@]+@"
 )
 REMOVED = "<removed>"
-PATH = re.compile(r"(?<![\w.:/])~?/[^\s:,;'\"]*")
+PATH = re.compile(r"(?<![\w./])~?/(?!/)[^\s:,;'\"]*")
 
 
 def refuse_secrets(variables: Mapping[str, str]) -> None:

@@ -11,9 +11,7 @@ from harness.supervisor.rungs import measured_climb, read_rungs, rung_json
 from tests.engines.specs import make_spec
 
 SPEC = make_spec("fsdp2-reshard", protocol__ladder=[2, 4, 8, 16])
-TEXT = (
-    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 11.50 GiB. GPU 1 has 39.49 GiB"
-)
+TEXT = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 11.50 GiB. GPU 1 has 39.49 GiB"
 OOM = Diagnosis(
     outcome="cuda_oom", confidence="high", culprit_rank=1, evidence=(Evidence(file="rank-1.log", line=7, text=TEXT),)
 )

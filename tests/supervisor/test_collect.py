@@ -1,0 +1,142 @@
+"""The run's numbers out of the ranks': slowest rank, fullest rank, mean loss, flags."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.contract.record import Found, Memory, RankExit, RankResult, State
+from harness.supervisor import collect
+from tests.engines.specs import make_spec
+
+FOUND = Found(
+    parameter="float32", compute="bfloat16", gradient="float32", reduce="float32", master="float32",
+    optimizer_state="float32", optimizer_class="AdamW",
+)  # fmt: skip
+SPEC = make_spec("ddp", protocol__warmup_steps=1, protocol__timed_steps=2)
+
+
+def state(parameter_bytes: int) -> State:
+    return State(
+        parameter_bytes=parameter_bytes, gradient_bytes=0, optimizer_bytes=0, host_bytes=0, bytes_per_parameter=16.0,
+        expected_bytes_per_parameter=16.0,
+    )  # fmt: skip
+
+
+def result(rank: int, **changes: Any) -> RankResult:
+    values: dict[str, Any] = {
+        "rank": rank, "world_size": 2, "parameters": 1000, "window_s": 1.0 + rank, "step_times_s": [0.4, 0.6 + rank],
+        "warmup_step_times_s": [0.9], "loss": [4.0 + rank, 3.0, 2.0], "grad_norm": [None, 1.5, 1.0],
+        "memory": Memory(), "state": None, "found": FOUND, "startup_s": {"import": 3.0 + rank}, "resolved": {},
+        "versions": {}, "device_name": "cpu",
+    }  # fmt: skip
+    return RankResult(**{**values, **changes})
+
+
+def test_a_step_is_as_slow_as_its_slowest_rank() -> None:
+    measured = collect.merge([result(0), result(1)], SPEC)
+    assert measured.step_time_s == 1.0
+    assert measured.step_times_s == [0.4, 1.6]
+    assert measured.tokens_per_step == 128
+    assert measured.tokens_per_s == 128.0
+    assert measured.tokens_per_s_per_gpu == 64.0
+    assert measured.loss == [4.5, 3.0, 2.0]
+    assert measured.grad_norm == [None, 1.5, 1.0]
+    assert measured.startup_s == {"import": 4.0}
+    assert (measured.step_time_p50_s, measured.step_time_p95_s) == (1.0, 1.6)
+
+
+def test_memory_is_that_of_the_fullest_rank_figure_by_figure() -> None:
+    full = Memory(peak_allocated_bytes=30, peak_reserved_bytes=40, peak_phase="backward", alloc_retries=0)
+    other = Memory(peak_allocated_bytes=20, peak_reserved_bytes=50, peak_phase="step", host_rss_peak_bytes=7)
+    merged = collect.merge([result(0, memory=full, state=state(1)), result(1, memory=other, state=state(2))], SPEC)
+    assert merged.memory == Memory(
+        peak_allocated_bytes=30, peak_reserved_bytes=50, peak_phase="backward", alloc_retries=0, host_rss_peak_bytes=7
+    )
+    assert merged.memory_by_rank == [full, other]
+    assert merged.state == state(2)
+
+
+def test_an_unmeasured_figure_stays_null() -> None:
+    assert collect.fullest([Memory(), Memory()]) == Memory()
+
+
+def test_mfu_needs_a_known_card() -> None:
+    assert collect.merge([result(0), result(1)], SPEC).mfu is None
+    card = dataclasses.replace(SPEC, platform=dataclasses.replace(SPEC.platform, device="cuda", accelerator="h200"))
+    measured = collect.merge([result(0), result(1)], card)
+    assert measured.mfu is not None
+    assert measured.mfu_causal is not None
+    assert 0 < measured.mfu_causal < measured.mfu < 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "throttled", "expected"),
+    [
+        ({"step_times_s": [1.0, 1.0]}, False, ()),
+        ({"step_times_s": [1.0, 2.0]}, False, ("unstable",)),
+        ({"step_times_s": [1.0, 1.0], "memory": Memory(alloc_retries=1)}, True, ("alloc_retries", "throttled")),
+    ],
+)
+def test_flags_say_what_makes_the_numbers_doubtful(
+    changes: dict[str, Any], throttled: bool, expected: tuple[str, ...]
+) -> None:
+    assert collect.merge([result(0, **changes), result(1, **changes)], SPEC, throttled).flags == expected
+
+
+def test_a_run_with_faults_or_without_its_profile_is_flagged() -> None:
+    spec = make_spec("ddp", faults=[{"kind": "nan_loss"}], protocol__profiled_steps=2, protocol__timed_steps=2)
+    steady = {"step_times_s": [1.0, 1.0]}
+    one_missing = [result(0, profile={"shares": {}}, **steady), result(1, **steady)]
+    assert collect.merge(one_missing, spec).flags == ("faults", "profile_failed")
+
+
+def test_profiles_are_averaged_so_that_shares_still_add_up() -> None:
+    first = {
+        "steps": 2,
+        "shares": {"compute": 0.5, "idle": 0.5},
+        "nccl_share": 0.2,
+        "collectives": {"a": {"dtypes": ["x"]}},
+    }
+    second = {"steps": 2, "shares": {"compute": 0.7, "idle": 0.3}, "nccl_share": 0.4, "collectives": {}}
+    merged = collect.merge_profiles([first, second])
+    assert merged is not None
+    assert merged["steps"] == 2
+    assert merged["shares"] == pytest.approx({"compute": 0.6, "idle": 0.4})
+    assert merged["nccl_share"] == pytest.approx(0.3)
+    assert merged["collectives"] == {"a": {"dtypes": ["x"]}}
+    assert [p["nccl_share"] for p in merged["by_rank"]] == [0.2, 0.4]
+    assert collect.merge_profiles([]) is None
+
+
+def test_a_loss_that_is_not_a_number_is_found() -> None:
+    assert collect.not_finite([result(0), result(1)]) is None
+    assert collect.not_finite([result(0), result(1, loss=[1.0, float("nan")])]) == (1, 1)
+
+
+def test_a_ladder_is_as_high_as_its_lowest_rank(tmp_path: Path) -> None:
+    rungs = [{"size": 1, "fits": True, "step_time_s": 0.1}, {"size": 2, "fits": True, "step_time_s": 0.2}]
+    slower = [{"size": 1, "fits": True, "step_time_s": 0.3}]
+    (tmp_path / "frontier-0.json").write_text(json.dumps({"over": "micro_batch", "rungs": rungs, "trying": 4}))
+    assert collect.read_frontier(tmp_path, 2, True) is None
+    (tmp_path / "frontier-1.json").write_text(json.dumps({"over": "micro_batch", "rungs": slower, "trying": 2}))
+    climbed = [{"size": 1, "fits": True, "step_time_s": 0.3}]
+    assert collect.read_frontier(tmp_path, 2, False) == climbed
+    assert collect.read_frontier(tmp_path, 2, True) == [*climbed, {"size": 2, "fits": False}]
+
+
+def test_results_count_only_when_every_rank_left_one(tmp_path: Path) -> None:
+    (tmp_path / "exit-0.json").write_text('{"rank": 0, "exit_code": null, "signal": "SIGKILL", "at_s": 1.0}')
+    (tmp_path / "exit-1.json").write_text("{")
+    assert collect.read_exits(tmp_path, 2) == (
+        RankExit(rank=0, exit_code=None, signal="SIGKILL", at_s=1.0),
+        RankExit(rank=1, exit_code=None),
+    )
+    from harness.contract.codec import encode
+
+    (tmp_path / "result-0.json").write_text(json.dumps(encode(result(0))))
+    assert collect.read_results(tmp_path, 2) == []
+    (tmp_path / "result-1.json").write_text(json.dumps(encode(result(1))))
+    assert collect.read_results(tmp_path, 2) == [result(0), result(1)]

@@ -1,0 +1,214 @@
+"""`harness run` with real ranks: what it leaves behind, whatever happens to them."""
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from harness.contract import exitcodes
+from harness.supervisor.folder import finished, list_files
+from tests.engines.specs import make_spec
+from tests.supervisor.conftest import Supervisor
+
+Make = Callable[..., Supervisor]
+LONG = {"protocol__timed_steps": 100_000, "protocol__warmup_steps": 2}
+"""A run that ends only when somebody ends it."""
+
+
+def test_a_run_leaves_a_record_whose_files_hold_and_is_not_run_twice(supervise: Make) -> None:
+    spec = make_spec("ddp", protocol__timed_steps=4)
+    first = supervise(spec)
+    assert first.run() == exitcodes.RECORD_DELIVERED, first.stderr
+    record = first.record
+    assert record.outcome == "ok", record.diagnosis
+    assert record.spec == spec
+    assert record.files == list_files(first.out)
+    assert not list(first.out.glob(".*"))
+    measured = record.measured
+    assert measured is not None
+    assert measured.tokens_per_step == 2 * 64
+    assert len(measured.step_times_s) == 4
+    assert measured.tokens_per_s == pytest.approx(2 * 64 / measured.step_time_s)
+    assert len(measured.loss) == spec.total_steps
+    assert measured.mfu is None, "no peak is known for a CPU"
+    assert [(e.exit_code, e.signal) for e in record.tries[0].exits] == [(0, None), (0, None)]
+    assert "ok:" in first.stdout
+    assert "tok/s" in first.stdout
+
+    written = (first.out / "record.json").stat().st_mtime_ns
+    again = supervise(spec)
+    assert again.run() == exitcodes.RECORD_DELIVERED
+    assert "already finished" in again.stdout
+    assert (again.out / "record.json").stat().st_mtime_ns == written
+
+    (again.out / "try-1" / "rank-0.log").write_text("torn")
+    assert finished(again.out, spec) is None
+
+
+def test_the_deepspeed_launcher_gives_its_local_rank_to_the_worker(supervise: Make) -> None:
+    run = supervise(make_spec("zero-1", protocol__timed_steps=2))
+    assert run.run() == exitcodes.RECORD_DELIVERED, run.stderr
+    assert run.record.outcome == "ok", run.record.diagnosis
+    assert "--local_rank=1" in (run.out / "try-1" / "launcher.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("number", "outcome"), [(signal.SIGINT, "user_cancelled"), (signal.SIGTERM, "preemption")], ids=["INT", "TERM"]
+)
+def test_a_signal_ends_the_ranks_and_leaves_a_record(supervise: Make, number: signal.Signals, outcome: str) -> None:
+    run = supervise(make_spec("ddp", **LONG)).start()
+    run.wait_for_step(3)
+    assert run.process is not None
+    run.process.send_signal(number)
+    assert run.wait(timeout_s=20) == exitcodes.RECORD_DELIVERED, run.stderr
+    run.assert_nothing_left()
+    record = run.record
+    assert record.outcome == outcome
+    assert record.measured is None
+    assert record.tries[0].last_step is not None
+    assert record.tries[0].last_step >= 3
+    assert finished(run.out, record.spec) == record
+
+
+def test_a_rank_killed_from_outside_is_recorded_with_its_signal(supervise: Make) -> None:
+    run = supervise(make_spec("fsdp2-reshard", **LONG)).start()
+    run.wait_for_step(2)
+    victim = run.beat(1)
+    assert victim is not None
+    os.kill(victim.pid, signal.SIGKILL)
+    assert run.wait() == exitcodes.RECORD_DELIVERED, run.stderr
+    run.assert_nothing_left()
+    exit_ = run.record.tries[0].exits[1]
+    assert (exit_.exit_code, exit_.signal) == (None, "SIGKILL")
+    assert run.record.outcome != "ok"
+    assert run.record.diagnosis.culprit_rank == 1
+
+
+@pytest.mark.parametrize("config", ["ddp", pytest.param("zero-1", marks=pytest.mark.slow)])
+def test_a_killed_supervisor_leaves_no_process_and_its_attempt_is_run_again(supervise: Make, config: str) -> None:
+    run = supervise(make_spec(config, protocol__timed_steps=60)).start()
+    run.wait_for_step(2)
+    assert run.process is not None
+    run.process.kill()
+    run.process.communicate()
+    run.assert_nothing_left()
+    assert not (run.out / "record.json").exists()
+    (run.out / "try-1" / "half").write_text("left over")
+
+    again = supervise(make_spec(config, protocol__timed_steps=60))
+    assert again.run() == exitcodes.RECORD_DELIVERED, again.stderr
+    assert again.record.outcome == "ok"
+    assert not (again.out / "try-1" / "half").exists()
+
+
+def test_the_deadline_ends_a_run(supervise: Make) -> None:
+    run = supervise(make_spec("ddp", protocol__deadline_s=15.0, **LONG))
+    assert run.run() == exitcodes.RECORD_DELIVERED, run.stderr
+    run.assert_nothing_left()
+    assert run.record.outcome == "deadline"
+    assert 15 <= run.record.wall_s < 45
+
+
+def test_a_silent_rank_is_found_dumped_and_ended(supervise: Make) -> None:
+    spec = make_spec("ddp", protocol__stall_floor_s=4.0, protocol__stall_factor=3.0, **LONG)
+    run = supervise(spec).start()
+    run.wait_for_step(4)
+    victim = run.beat(1)
+    assert victim is not None
+    os.kill(victim.pid, signal.SIGSTOP)
+    assert run.wait() == exitcodes.RECORD_DELIVERED, run.stderr
+    run.assert_nothing_left()
+    record = run.record
+    assert record.outcome == "collective_wedge", record.diagnosis
+    assert any("made no progress" in note for note in record.notes)
+    stack = (run.out / "try-1" / "stacks-0.txt").read_text()
+    assert "backward" in stack or "step" in stack
+
+
+def test_a_finished_run_of_another_spec_is_never_overwritten(supervise: Make) -> None:
+    first = supervise(make_spec("ddp", protocol__timed_steps=2))
+    assert first.run() == exitcodes.RECORD_DELIVERED, first.stderr
+    other = supervise(make_spec("ddp", protocol__timed_steps=3))
+    assert other.run() == exitcodes.CONFIG
+    assert "record of spec" in other.stderr
+    assert other.record.spec.protocol.timed_steps == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", r"spec.json:1:2: not JSON"),
+        (json.dumps({"spec_version": 1}), r"missing"),
+        (None, r"cannot be read"),
+    ],
+)
+def test_a_bad_spec_starts_nothing(supervise: Make, text: str | None, words: str) -> None:
+    run = supervise(None)
+    if text is not None:
+        run.spec_path.write_text(text)
+    assert run.run() == exitcodes.CONFIG
+    assert words in run.stderr
+    assert not run.out.exists()
+
+
+def test_a_secret_in_a_spec_is_refused(supervise: Make) -> None:
+    run = supervise(make_spec("ddp", environment={"HF_TOKEN": "hf_" + "x" * 30}))
+    assert run.run() == exitcodes.CONFIG
+    assert "environment.HF_TOKEN: looks like a secret" in run.stderr
+    assert "xxx" not in run.stderr
+    assert not run.out.exists()
+
+
+def test_a_second_supervisor_waits_for_the_first_and_takes_its_record(supervise: Make) -> None:
+    spec = make_spec("ddp", protocol__timed_steps=40)
+    first = supervise(spec).start()
+    first.wait_for_step(1)
+    second = supervise(spec).start()
+    assert second.wait() == exitcodes.RECORD_DELIVERED, second.stderr
+    assert first.wait() == exitcodes.RECORD_DELIVERED, first.stderr
+    assert "another supervisor is working" in second.stdout
+    assert "already finished: ok" in second.stdout
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
+def test_a_record_is_written_although_the_run_filled_the_disk(supervise: Make, small_disk: Path) -> None:
+    run = supervise(make_spec("ddp", **LONG))
+    run.out = small_disk / "out"
+    run.start()
+    run.wait_for_step(2)
+    fill(small_disk)
+    assert run.process is not None
+    run.process.send_signal(signal.SIGINT)
+    assert run.wait() == exitcodes.RECORD_DELIVERED, run.stderr
+    assert run.record.outcome == "user_cancelled"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
+def test_a_record_that_no_disk_takes_is_printed(supervise: Make, small_disk: Path) -> None:
+    run = supervise(make_spec("ddp", **LONG))
+    run.out = small_disk / "out"
+    run.start()
+    run.wait_for_step(2)
+    (run.out / ".reserve").unlink()
+    fill(small_disk)
+    assert run.process is not None
+    run.process.send_signal(signal.SIGINT)
+    assert run.wait() == exitcodes.DELIVERY
+    assert "No space left" in run.stderr
+    line = next(line for line in run.stdout.splitlines() if line.startswith("HARNESS-RECORD "))
+    assert json.loads(line.removeprefix("HARNESS-RECORD "))["outcome"] == "user_cancelled"
+    assert not (run.out / "record.json").exists()
+
+
+def fill(disk: Path) -> None:
+    """Write until nothing more fits."""
+    with open(disk / "ballast", "wb", buffering=0) as file:
+        for size in (2**16, 2**12, 1):
+            while True:
+                try:
+                    file.write(b"x" * size)
+                except OSError:
+                    break
