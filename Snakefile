@@ -4,6 +4,7 @@
 #     snakemake --profile local --config study=NAME             another study of config/
 #     snakemake --profile local report                          rebuild the report from cached records
 #     snakemake --profile local --config rerun=failed           next attempt of failed runs; -n previews
+#     snakemake --profile local frontier --config study=NAME    largest micro-batch or sequence that fits
 #     snakemake --profile local plan                            write the missing runs for `python -m harness batch`
 from snakemake.utils import min_version
 
@@ -15,6 +16,7 @@ include: "workflow/rules/run.smk"
 include: "workflow/rules/diagnose.smk"
 include: "workflow/rules/aggregate.smk"
 include: "workflow/rules/report.smk"
+include: "workflow/rules/frontier.smk"
 
 
 rule all:
