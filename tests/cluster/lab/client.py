@@ -85,6 +85,11 @@ class Clone:
         path = self.folder / "config" / "platforms.yaml"
         path.write_text(path.read_text() + "\n" + yaml.safe_dump({name: entry}))
 
+    @staticmethod
+    def entry() -> dict[str, Any]:
+        """The lab's platform, to vary."""
+        return dict(ENTRY)
+
     def write_study(self, name: str, content: dict[str, Any]) -> None:
         """Write config/<name>.yaml."""
         (self.folder / "config" / f"{name}.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
