@@ -113,13 +113,11 @@ def add_node(cluster: Cluster, kube: Kube, bucket: FaultyBucket, tmp_path: Path)
 
 
 @pytest.fixture
-def new_clone(cluster: Cluster, kube: Kube, bucket: FaultyBucket, tmp_path: Path) -> Callable[..., Clone]:
+def new_clone(cluster: Cluster, kube: Kube, bucket: FaultyBucket, tmp_path: Path) -> Iterator[Callable[..., Clone]]:
     """Makes working copies whose clients use this test's namespace and bucket."""
-    made = 0
+    clones: list[Clone] = []
 
     def new(**settings: str) -> Clone:
-        nonlocal made
-        made += 1
         environment = {
             "KUBECONFIG": str(cluster.kubeconfig),
             "STORAGE_EMULATOR_HOST": bucket.endpoint,
@@ -129,9 +127,12 @@ def new_clone(cluster: Cluster, kube: Kube, bucket: FaultyBucket, tmp_path: Path
             "SNAKEMAKE_GKE_POLL_INTERVAL": "1",
             "SNAKEMAKE_GKE_STATUS_INTERVAL": "2",
         }
-        return Clone(tmp_path / f"clone{made}", environment | settings)
+        clones.append(Clone(tmp_path / f"clone{len(clones) + 1}", environment | settings))
+        return clones[-1]
 
-    return new
+    yield new
+    for clone in clones:
+        clone.close()
 
 
 @pytest.fixture

@@ -97,7 +97,9 @@ def test_a_wait_is_explained_in_the_schedulers_words_and_ends_when_a_node_comes(
     clone.write_study("lab", light_study(repeats=3))
     client = clone.start(*ONLY_RUNS)
     said = clone.wait_until_said(r"gke: waiting: 3 runs .*")
-    assert re.search(r"3 runs \(lab-l4-x1 ddp defaults r\d, .*FailedScheduling: .*since \d\d-\d\d \d\d:\d\dZ\)", said), said
+    assert re.search(
+        r"3 runs \(lab-l4-x1 ddp defaults r\d, .*FailedScheduling: .*since \d\d-\d\d \d\d:\d\dZ\)", said
+    ), said
     add_node()
     assert client.wait(120) == 0, clone.said()
     lines = [line for line in clone.said().splitlines() if line.startswith("gke: ")]

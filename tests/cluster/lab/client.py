@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from harness.contract.record import Record, read_record
-from tests.cluster.lab.process import start, until
+from tests.cluster.lab.process import start, stop, until
 
 ROOT = Path(__file__).resolve().parents[3]
 PARTS = ("Snakefile", "workflow", "config", "profiles", "gke", "local")
@@ -69,6 +69,7 @@ class Clone:
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
         self.folder, self.environment = folder, environment
         self.log = folder / "client.log"
+        self._clients: list[subprocess.Popen[bytes]] = []
         folder.mkdir(parents=True)
         for part in PARTS:
             source = ROOT / part
@@ -96,10 +97,15 @@ class Clone:
 
     def start(self, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
         """Start `snakemake --profile gke ARGUMENTS`."""
-        return start(
-            [sys.executable, "-m", "snakemake", "--profile", "gke", *arguments],
-            self.log, self.environment | environment, self.folder,
-        )  # fmt: skip
+        command = [sys.executable, "-m", "snakemake", "--profile", "gke", *arguments]
+        client = start(command, self.log, self.environment | environment, self.folder)
+        self._clients.append(client)
+        return client
+
+    def close(self) -> None:
+        """Kill clients that a failed test has left."""
+        for client in self._clients:
+            stop(client, 0, first=signal.SIGKILL)
 
     def run(self, *arguments: str, timeout_s: float = 240, **environment: str) -> int:
         """Run `snakemake --profile gke ARGUMENTS` to its end; returns its exit status."""

@@ -1,5 +1,6 @@
 """Child processes that never outlive a test, free ports, and waiting for a condition."""
 
+import ctypes
 import os
 import signal
 import socket
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
+PR_SET_PDEATHSIG = 1
 
 
 def free_port() -> int:
@@ -20,12 +22,17 @@ def free_port() -> int:
         return port
 
 
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def start(argv: Sequence[str | Path], log: Path, env: dict[str, str] | None = None, cwd: Path | None = None):
-    """Start a program in its own session, its output appended to `log`."""
+    """Start a program that ends when this one does, in its own session, its output appended to `log`."""
     with open(log, "ab") as out:
         return subprocess.Popen(
             [str(a) for a in argv], stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
             env=os.environ | (env or {}), cwd=cwd, start_new_session=True,
+            preexec_fn=_die_with_parent,
         )  # fmt: skip
 
 

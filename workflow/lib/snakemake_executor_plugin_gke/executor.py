@@ -1,6 +1,7 @@
 """Snakemake's side of the executor: hooks in, callbacks out. What happens to a Job is in fleet.py."""
 
 import asyncio
+import gc
 import json
 import signal
 import threading
@@ -90,6 +91,8 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
 
     def shutdown(self) -> None:
         """End the poll thread without waiting for a call that hangs."""
+        # The interpreter would walk a million objects of the client libraries before it exits.
+        gc.freeze()
         self._stopped.set()
         self.wait = False
         self.wait_thread.join(DETACH_S)
