@@ -55,7 +55,9 @@ def _add_frontier(commands: "argparse._SubParsersAction[argparse.ArgumentParser]
         description="Climb ladders of sizes in few processes until the largest size that fits is known; write "
         "OUT/frontier.json and one attempt folder per process. A second call takes what is there and goes on.",
     )
-    frontier.add_argument("spec", type=Path, metavar="SPEC", help="the spec of any run of the config")
+    frontier.add_argument(
+        "spec", type=Path, metavar="SPEC", help="the spec of any run of the config, or a study's frontier-plan.json"
+    )
     frontier.add_argument("out", type=Path, metavar="OUT", help="folder for the result and the processes' folders")
     frontier.add_argument("--over", choices=("micro_batch", "sequence_length"), help="default: the spec's ladder_over")
     frontier.add_argument("--limit", type=int, metavar="N", help="largest size to try (default: 64; 32768 tokens)")
@@ -68,9 +70,10 @@ def _add_frontier(commands: "argparse._SubParsersAction[argparse.ArgumentParser]
 
 
 def _frontier(options: argparse.Namespace) -> int:
+    from harness.contract.frontier import bounds_of
     from harness.contract.spec import RunSpec
     from harness.measure.ledger import predict
-    from harness.supervisor.frontier import bounds_of, frontier
+    from harness.supervisor.frontier import frontier
 
     def peak_bytes(spec: RunSpec) -> int | None:
         ledger = predict(spec)

@@ -16,8 +16,58 @@ from harness.contract.spec import RunSpec
 RUNG_STEPS = 2
 """Steps at each size: the first allocates the optimizer's state, the second peaks with all of it there."""
 Over = Literal["micro_batch", "sequence_length"]
+LIMIT = {"micro_batch": 64, "sequence_length": 32768}
+RESOLUTION = {"micro_batch": 1, "sequence_length": 256}
 OUT_OF_MEMORY = frozenset({"cuda_oom", "cuda_oom_fragmentation", "wedge_masking_oom", "host_oom"})
 """Outcomes that say a size does not fit; any other death says nothing about it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bounds:
+    """What a search may try; sizes in sequences or tokens."""
+
+    limit: int
+    """Largest size to try."""
+    resolution: int
+    """Sizes are multiples of it."""
+    rungs: int = 8
+    """Sizes that one process climbs at most."""
+    processes: int = 6
+    """Processes at most."""
+
+    def __post_init__(self) -> None:
+        for name in ("limit", "resolution", "rungs", "processes"):
+            if getattr(self, name) < 1:
+                raise SpecError(f"{name}: found {getattr(self, name)}, expected 1 or more")
+        if self.limit < self.resolution:
+            raise SpecError(f"limit: found {self.limit}, expected at least the resolution, {self.resolution}")
+
+
+def bounds_of(over: Over, limit: int | None, resolution: int | None, rungs: int = 8, processes: int = 6) -> Bounds:
+    """Bounds with the axis's own figures where none is given. Raises SpecError."""
+    return Bounds(
+        limit=LIMIT[over] if limit is None else limit,
+        resolution=RESOLUTION[over] if resolution is None else resolution,
+        rungs=rungs,
+        processes=processes,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Goal:
+    """One frontier to find, over `spec.protocol.ladder_over`."""
+
+    spec: RunSpec
+    bounds: Bounds
+    folder: str = ""
+    """Where its result goes, below the folder of all of them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Goals:
+    """A plan file: frontiers to find, most wanted first."""
+
+    goals: tuple[Goal, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,6 +139,19 @@ def sized(spec: RunSpec, size: int) -> RunSpec:
     """The spec with its ladder's axis at that size."""
     data = dataclasses.replace(spec.data, **{spec.protocol.ladder_over: size})
     return dataclasses.replace(spec, data=data)
+
+
+def read_goals(path: Path) -> tuple[Goal, ...] | None:
+    """The goals of a plan file; None for a file without any. Raises SpecError naming the file."""
+    try:
+        plain = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(plain, dict) or "goals" not in plain:
+            return None
+        return decode(Goals, plain).goals
+    except (OSError, ValueError) as error:
+        raise SpecError(f"{path}: cannot be read: {error}") from None
+    except SpecError as error:
+        raise SpecError(f"{path}: {error}") from None
 
 
 def read_frontier(path: Path) -> Frontier:

@@ -9,6 +9,7 @@ diagnoses like any other.
 """
 
 import dataclasses
+import gc
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -54,6 +55,7 @@ class Ladder:
         start = time.perf_counter()
         self._engine = build_engine(self._context)
         clock.barrier(self._context.device)
+        gc.enable()
         build_s = time.perf_counter() - start
         for size in self._context.spec.protocol.ladder:
             self._report(trying=size)

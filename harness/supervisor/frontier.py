@@ -1,199 +1,60 @@
-"""`python -m harness frontier`: the largest size that fits, found in few processes.
-
-Building a model takes far longer than two steps of it, so a process climbs a whole ladder of sizes
-until one does not fit. The first ladder surrounds the predicted limit; each further one divides
-the bracket that is left, until it is one step wide.
-"""
+"""`python -m harness frontier`: run the climbs that find the largest size that fits, and write down what they say."""
 
 import dataclasses
 import json
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 from harness.contract import exitcodes
 from harness.contract.codec import decode
-from harness.contract.errors import SpecError
-from harness.contract.frontier import RUNG_STEPS, Frontier, Over, Probe, Rung, sized
+from harness.contract.frontier import Bounds, Frontier, Goal, Over, Probe, Rung, read_goals
 from harness.contract.outcome import outcome
 from harness.contract.spec import RunSpec, read_spec
-from harness.contract.units import GIB
 from harness.supervisor import folder
+from harness.supervisor.bracket import Predict, search
 from harness.supervisor.environment import refuse_secrets
 from harness.supervisor.run import execute, exit_status
 from harness.supervisor.say import say
+from harness.supervisor.signals import Cancelled
 
 RESULT = "frontier.json"
-RESOLUTION = {"micro_batch": 1, "sequence_length": 256}
-LIMIT = {"micro_batch": 64, "sequence_length": 32768}
-RUNGS = 8
-"""Sizes of one ladder at most."""
-PROCESSES = 6
-SHARES = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
-"""The first ladder, as shares of the prediction."""
-GROWTH = (1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
-"""The next ladder above one that fitted whole, as multiples of its top."""
 ATTEMPTS = 2
 """Launches of one ladder when an outcome like preemption, which a retry can help, ended the first."""
 
-DEVICE_GIB = {"l4": 22.0, "a100-40gb": 39.5, "a100-80gb": 79.1, "h100-80gb": 79.1, "h200": 139.7, "b200": 178.3}
-"""Memory of one card as its driver reports it, a little less than the name says."""
-OUTSIDE_GIB = 1.0
-"""CUDA context and NCCL buffers beside the allocator of an uncapped card, a usual figure."""
-
-Predict = Callable[[RunSpec], int | None]
-"""Predicted peak of one rank in bytes; None for a model that it does not know."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Bounds:
-    """What a search may try; all in tokens or sequences."""
-
-    limit: int
-    resolution: int
-    rungs: int = RUNGS
-    processes: int = PROCESSES
-
-    def __post_init__(self) -> None:
-        for name in ("limit", "resolution", "rungs", "processes"):
-            if getattr(self, name) < 1:
-                raise SpecError(f"{name}: found {getattr(self, name)}, expected 1 or more")
-        if self.limit < self.resolution:
-            raise SpecError(f"limit: found {self.limit}, expected at least the resolution, {self.resolution}")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Bracket:
-    """What is known so far, in steps of the resolution."""
-
-    fits: int = 0
-    """0: nothing is known to fit."""
-    fails: int | None = None
-
-    def seen(self, rungs: Iterable[Rung], resolution: int) -> "Bracket":
-        """The bracket after a climb."""
-        fits, fails = self.fits, self.fails
-        for rung in rungs:
-            steps = rung.size // resolution
-            if rung.fits:
-                fits = max(fits, steps)
-            elif rung.fits is False:
-                fails = steps if fails is None else min(fails, steps)
-        return Bracket(fits=fits, fails=fails)
-
-
-def bounds_of(over: Over, limit: int | None, resolution: int | None, rungs: int, processes: int) -> Bounds:
-    """Bounds with the axis's own defaults where none is given. Raises SpecError."""
-    return Bounds(
-        limit=LIMIT[over] if limit is None else limit,
-        resolution=RESOLUTION[over] if resolution is None else resolution,
-        rungs=rungs,
-        processes=processes,
-    )
-
 
 def frontier(
-    spec_path: Path, out: Path, over: Over | None, bounds: Callable[[Over], Bounds], budget_s: float, predict: Predict
+    path: Path, out: Path, over: Over | None, bounds: Callable[[Over], Bounds], budget_s: float, predict: Predict
 ) -> int:
-    """Find the frontier of a spec's config over `over`, or the spec's own axis; returns the exit status."""
+    """Find the frontier of a spec, or of every goal of a plan; returns the exit status.
+
+    `over` and `bounds` are for a spec: a plan says its own.
+    """
     until_s = time.monotonic() + budget_s
 
     def work() -> int:
-        spec = read_spec(spec_path)
-        refuse_secrets(spec.environment)
-        axis = over or spec.protocol.ladder_over
-        spec = dataclasses.replace(spec, protocol=dataclasses.replace(spec.protocol, ladder_over=axis))
-        found = search(spec, bounds(axis), predict, lambda probe: _execute(probe, out, until_s))
-        folder.write_atomically(out / RESULT, json.dumps(found.to_json(), indent=1) + "\n")
-        say(sentence(found))
+        goals = read_goals(path) or (_goal(read_spec(path), over, bounds),)
+        for goal in goals:
+            refuse_secrets(goal.spec.environment)
+        for index, goal in enumerate(goals, start=1):
+            if len(goals) > 1:
+                say(f"[{index}/{len(goals)}] {goal.folder} ({until_s - time.monotonic():.0f} s left)")
+            _find(goal, out / goal.folder, until_s, predict)
         return exitcodes.RECORD_DELIVERED
 
     return exit_status(work)
 
 
-def search(spec: RunSpec, bounds: Bounds, predict: Predict, run: Callable[[RunSpec], Probe]) -> Frontier:
-    """Climb and divide until the bracket is one step wide; `run` runs one probe."""
-    capacity = capacity_bytes(spec)
-    predicted = None if capacity is None else predicted_limit(spec, bounds, capacity, predict)
-    probes: list[Probe] = []
-    bracket, ended = Bracket(), ""
-    while not ended:
-        ladder = next_ladder(bracket, bounds, predicted, first=not probes)
-        probes.append(run(probe_spec(spec, ladder)))
-        bracket = bracket.seen(probes[-1].rungs, bounds.resolution)
-        ended = _ended(bracket, bounds, probes)
-    return Frontier(
-        platform=spec.platform.name,
-        config=spec.identity.config,
-        arm=spec.identity.arm,
-        over=spec.protocol.ladder_over,
-        resolution=bounds.resolution,
-        limit=bounds.limit,
-        largest_fit=bracket.fits * bounds.resolution or None,
-        smallest_fail=bracket.fails and bracket.fails * bounds.resolution,
-        predicted=predicted,
-        capacity_bytes=capacity,
-        ended=ended,
-        probes=tuple(probes),
-    )
+def _goal(spec: RunSpec, over: Over | None, bounds: Callable[[Over], Bounds]) -> Goal:
+    axis = over or spec.protocol.ladder_over
+    protocol = dataclasses.replace(spec.protocol, ladder_over=axis)
+    return Goal(spec=dataclasses.replace(spec, protocol=protocol), bounds=bounds(axis))
 
 
-def next_ladder(bracket: Bracket, bounds: Bounds, predicted: int | None, *, first: bool) -> tuple[int, ...]:
-    """The sizes to climb next, rising; never one whose answer is known."""
-    top = bounds.limit // bounds.resolution
-    if bracket.fails is not None:
-        # Evenly spaced inside the bracket; all of them when they are few.
-        width = bracket.fails - bracket.fits
-        count = min(bounds.rungs, width - 1)
-        steps = {bracket.fits + round(width * (i + 1) / (count + 1)) for i in range(count)}
-    elif first and predicted:
-        steps = {round(share * predicted / bounds.resolution) for share in SHARES}
-    elif bracket.fits:
-        steps = {max(bracket.fits + 1, round(growth * bracket.fits)) for growth in GROWTH}
-    else:
-        steps = {2**i for i in range(bounds.rungs)}
-    upper = top if bracket.fails is None else bracket.fails - 1
-    inside = {min(max(step, bracket.fits + 1), upper) for step in steps}
-    return tuple(step * bounds.resolution for step in sorted(inside)[: bounds.rungs])
-
-
-def predicted_limit(spec: RunSpec, bounds: Bounds, capacity: int, predict: Predict) -> int | None:
-    """Largest size up to the limit whose predicted peak fits the capacity; 0: none does, None: cannot be predicted."""
-    if predict(spec) is None:
-        return None
-    fits, fails = 0, bounds.limit // bounds.resolution + 1
-    while fails - fits > 1:
-        middle = (fits + fails) // 2
-        if (predict(sized(spec, middle * bounds.resolution)) or 0) <= capacity:
-            fits = middle
-        else:
-            fails = middle
-    return fits * bounds.resolution
-
-
-def capacity_bytes(spec: RunSpec) -> int | None:
-    """What one rank's allocator may hold; None for a card that is not in the table."""
-    if spec.platform.memory_cap_gib is not None:
-        return int(spec.platform.memory_cap_gib * GIB)
-    card = DEVICE_GIB.get(spec.platform.accelerator)
-    return None if card is None else int((card - OUTSIDE_GIB) * GIB)
-
-
-def probe_spec(spec: RunSpec, ladder: tuple[int, ...]) -> RunSpec:
-    """The run that climbs that ladder: no remedy, since its cure would move the very line that is sought."""
-    protocol = dataclasses.replace(
-        spec.protocol,
-        ladder=ladder,
-        trials=(),
-        remedies="off",
-        warmup_steps=0,
-        timed_steps=RUNG_STEPS * len(ladder),
-        profiled_steps=0,
-        preflight=False,
-        reference_loss=None,
-    )
-    return dataclasses.replace(sized(spec, ladder[0]), protocol=protocol)
+def _find(goal: Goal, out: Path, until_s: float, predict: Predict) -> None:
+    found = search(goal.spec, goal.bounds, predict, lambda probe: _execute(probe, out, until_s))
+    folder.write_atomically(out / RESULT, json.dumps(found.to_json(), indent=1) + "\n")
+    say(sentence(found))
 
 
 def sentence(found: Frontier) -> str:
@@ -205,26 +66,13 @@ def sentence(found: Frontier) -> str:
     return f"{where}: largest {found.over} {largest}{fail}{expected} ({found.ended}, {len(found.probes)} processes)"
 
 
-def _ended(bracket: Bracket, bounds: Bounds, probes: list[Probe]) -> str:
-    last = probes[-1]
-    stopped_by = next((r.outcome for r in last.rungs if r.fits is None), None)
-    if bracket.fails is not None and bracket.fails - bracket.fits <= 1:
-        return "found" if bracket.fits else "nothing"
-    if bracket.fits >= bounds.limit // bounds.resolution:
-        return "limit"
-    if stopped_by is not None:
-        return stopped_by
-    if bracket.fits == 0 and any(r.fits is False and r.phase in ("load", "init") for r in last.rungs):
-        # It died while it was being built: the size of a batch has no part in that.
-        return "nothing"
-    return "processes" if len(probes) >= bounds.processes else ""
-
-
 def _execute(spec: RunSpec, out: Path, until_s: float) -> Probe:
     """Run one probe, or take the record of an earlier call."""
     sizes = ", ".join(map(str, spec.protocol.ladder))
     say(f"climbing {spec.protocol.ladder_over} {sizes}")
     for attempt in range(1, ATTEMPTS + 1):
+        if time.monotonic() >= until_s:
+            raise Cancelled("the budget ran out; a second call goes on from here")
         again = dataclasses.replace(spec, identity=dataclasses.replace(spec.identity, attempt=attempt))
         place = f"{spec.run_hash()[:12]}/a{attempt}"
         record = execute(again, out / place, None, until_s=until_s)

@@ -9,18 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.contract.errors import SpecError
-from harness.contract.frontier import Frontier, Probe, Rung
+from harness.contract.frontier import Bounds, Frontier, Probe, Rung
 from harness.contract.spec import RunSpec
-from harness.supervisor.frontier import (
-    Bounds,
-    Bracket,
-    capacity_bytes,
-    next_ladder,
-    predicted_limit,
-    probe_spec,
-    search,
-    sentence,
-)
+from harness.supervisor.bracket import Bracket, capacity_bytes, next_ladder, predicted_limit, probe_spec, search
+from harness.supervisor.frontier import sentence
 from tests.engines.specs import make_spec
 
 SPEC = make_spec("fsdp2-reshard", platform__memory_cap_gib=1.0)

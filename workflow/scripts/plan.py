@@ -1,7 +1,19 @@
-"""Write the runs that are still missing, most wanted first, for `python -m harness batch`."""
+"""Write what is still missing, most wanted first, for `python -m harness batch` and `python -m harness frontier`."""
 
+from pathlib import Path
+
+from bench.frontier import write_frontier_plan
+from bench.matrix import Matrix
 from bench.script import run
 from bench.store import write_plan
 
 snakemake = globals()["snakemake"]
-run(snakemake, lambda matrix, results: write_plan(matrix.runs, results, frozenset(snakemake.params.rerun)))
+
+
+def write_plans(matrix: Matrix, results: Path) -> None:
+    write_plan(matrix.runs, results, frozenset(snakemake.params.rerun))
+    if matrix.study.frontier:
+        write_frontier_plan(matrix, results)
+
+
+run(snakemake, write_plans)

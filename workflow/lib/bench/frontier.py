@@ -1,14 +1,17 @@
 """The fit frontier of a study: which searches it asks for, and their results as rows, prediction beside measurement."""
 
 import dataclasses
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.files import write_text
 from bench.matrix import Matrix
 from bench.study import FrontierChoice
+from harness.contract.codec import encode
 from harness.contract.errors import SpecError
-from harness.contract.frontier import Frontier, read_frontier
+from harness.contract.frontier import Frontier, Goal, Goals, bounds_of, read_frontier
 from harness.contract.spec import RunSpec
 from harness.contract.units import GB
 
@@ -28,6 +31,13 @@ class Target:
         """Options of `python -m harness frontier`."""
         given = {name: getattr(self.choice, name) for name in ("over", "limit", "resolution", "rungs", "processes")}
         return [word for name, value in given.items() if value is not None for word in (f"--{name}", str(value))]
+
+    def goal(self, folder: str) -> Goal:
+        """The same as an entry of a plan."""
+        c = self.choice
+        return Goal(
+            spec=self.spec, bounds=bounds_of(c.over, c.limit, c.resolution, c.rungs, c.processes), folder=folder
+        )
 
     @property
     def gpus(self) -> int:
@@ -49,6 +59,12 @@ def frontier_targets(matrix: Matrix) -> dict[str, Target]:
             spec = dataclasses.replace(cell.spec, protocol=protocol)
             targets[f"{FOLDER}/{cell.platform}/{cell.config}/{cell.arm}/{choice.over}"] = Target(spec, choice)
     return targets
+
+
+def write_frontier_plan(matrix: Matrix, results: Path) -> None:
+    """Write frontier-plan.json, which `python -m harness frontier PLAN RESULTS` works through without Snakemake."""
+    goals = [target.goal(place) for place, target in frontier_targets(matrix).items()]
+    write_text(results / "frontier-plan.json", json.dumps(encode(Goals(goals=tuple(goals))), indent=1) + "\n")
 
 
 def frontier_rows(matrix: Matrix, results: Path) -> list[dict[str, Any]]:
@@ -76,7 +92,7 @@ def frontier_row(found: Frontier) -> dict[str, Any]:
         "limit": found.limit,
         "resolution": found.resolution,
         "peak_gb": None if peak is None else peak / GB,
-        "step_time_s": best.step_time_s if best else None,
+        "step_ms": best.step_time_s * 1000 if best and best.step_time_s else None,
         "fail_outcome": fail.outcome if fail else None,
         "fail_phase": fail.phase if fail else None,
         "fail_asked_gb": None if fail is None or fail.asked_bytes is None else fail.asked_bytes / GB,

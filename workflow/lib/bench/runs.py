@@ -54,8 +54,8 @@ class Run:
         if self.newest is None:
             return MISSING
         outcome = self.newest.diagnosis.outcome
-        matched = self.spec.identity.arm == "matched"
-        return "parity_mismatch" if outcome == "ok" and matched and self.parity and not self.parity.within else outcome
+        promised = self.spec.identity.arm != "defaults"
+        return "parity_mismatch" if outcome == "ok" and promised and self.parity and not self.parity.within else outcome
 
     @property
     def tries(self) -> int:
