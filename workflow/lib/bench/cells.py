@@ -20,8 +20,8 @@ def step_time_s(record: Record) -> float | None:
 
 
 def tokens_per_s(record: Record) -> float | None:
-    """Tokens of all ranks per second."""
-    return record.measured.tokens_per_s if record.measured else None
+    """Tokens of all ranks per second; none of a climb to the fit frontier, whose steps differ in size."""
+    return record.measured.tokens_per_s if record.measured and not record.spec.protocol.ladder else None
 
 
 def peak_bytes(record: Record) -> float | None:
@@ -53,11 +53,12 @@ def last_loss(record: Record) -> float | None:
 
 
 def profile_value(name: str) -> Value:
-    """A share or time of the profiled pass; a cited source may give it under the same name."""
+    """A number of the profiled pass by its dotted name; a cited source may give it under the same name."""
 
     def read(record: Record) -> float | None:
-        profile: dict[str, Any] = (record.measured.profile if record.measured else None) or {}
-        found = profile.get(name, record.published.get(name))
+        found: Any = (record.measured.profile if record.measured else None) or record.published
+        for part in name.split("."):
+            found = found.get(part) if isinstance(found, dict) else None
         return float(found) if isinstance(found, int | float) else None
 
     return read

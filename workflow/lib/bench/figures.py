@@ -8,8 +8,8 @@ from harness.contract.units import GB
 COLORS = {"defaults": "#8fb8de", "matched": "#1f5f99", "tuned": "#0b2f52"}
 SHARES = {
     "compute": ("compute", "#1f5f99"),
-    "exposed_communication": ("exposed communication", "#d1662f"),
-    "exposed_copy": ("exposed copies", "#e0b13c"),
+    "comm_exposed": ("exposed communication", "#d1662f"),
+    "copy_exposed": ("exposed copies", "#e0b13c"),
     "idle": ("idle", "#c9ced6"),
 }
 ALIVE, DEAD, DIM = "#2e7d4f", "#b3261e", "#667085"

@@ -9,9 +9,10 @@ from typing import Any
 from bench.across import nccl_growth, pipes, stage_order
 from bench.deaths import SurvivalLine
 from bench.finding import Finding, peak_gb, percent, times, uncertainty
-from bench.precision import parameters_of, state_bytes
 from bench.results import Results, speed
 from harness.contract.units import GB
+from harness.measure.flops import shape_of
+from harness.measure.ledger import predict
 
 OFFLOADED = {"fsdp2-reshard": "fsdp2-reshard-offload", "zero-3": "zero-3-offload"}
 """Config -> the same one with parameters and optimizer state in host memory."""
@@ -40,31 +41,34 @@ def head_to_head(results: Results) -> Iterable[Finding]:
 
 
 def precision(results: Results) -> Iterable[Finding]:
-    """How much of that memory difference the numerics alone account for."""
+    """How much of that memory difference the numerics alone account for, by the memory ledger's state."""
     for platform, arm in results.places():
         fsdp, zero = results.get(platform, "fsdp2-reshard", arm), results.get(platform, "zero-3", arm)
         if fsdp is None or zero is None or fsdp.cell.spec is None or zero.cell.spec is None:
             continue
-        ranks, count = fsdp.cell.spec.platform.world_size, parameters_of(fsdp)
-        mine, theirs = state_bytes(fsdp.cell.spec), state_bytes(zero.cell.spec)
+        mine, theirs, shape = predict(fsdp.cell.spec), predict(zero.cell.spec), shape_of(fsdp.cell.spec.model.config)
         light, heavy = fsdp.peak(), zero.peak()
-        if mine >= theirs or not (count and light and heavy) or light >= heavy:
+        if mine is None or theirs is None or shape is None or not light or not heavy:
             continue
-        expected, measured = (theirs - mine) * count / GB, (heavy - light) / GB
-        moments = fsdp.cell.spec.numerics.optimizer_state, zero.cell.spec.numerics.optimizer_state
-        whole = expected >= measured
+        if mine.state >= theirs.state or light >= heavy:
+            continue
+        ranks = fsdp.cell.spec.platform.world_size
+        per_parameter = [ledger.state * ranks / shape.parameters for ledger in (mine, theirs)]
+        moments = [cell.cell.spec.numerics.optimizer_state for cell in (fsdp, zero) if cell.cell.spec]
+        expected, measured = (theirs.state - mine.state) / GB, (heavy - light) / GB
         yield Finding(
             kind="precision",
             sentence=(
-                f"{platform}, {arm}: the memory difference is {'' if whole else 'partly '}precision: fsdp2-reshard "
-                f"keeps {mine * ranks:.0f} bytes of state per parameter over all ranks ({moments[0]} Adam), zero-3 "
-                f"keeps {theirs * ranks:.0f} ({moments[1]} Adam). On {ranks} ranks that alone predicts {expected:.1f} "
-                f"GB a rank less; {measured:.1f} GB less were measured. Two different trainings are compared."
+                f"{platform}, {arm}: the memory difference is {'' if expected >= measured else 'partly '}precision: "
+                f"fsdp2-reshard keeps {per_parameter[0]:.0f} bytes of state per parameter over all ranks ({moments[0]} "
+                f"Adam), zero-3 keeps {per_parameter[1]:.0f} ({moments[1]} Adam). On {ranks} ranks that alone predicts "
+                f"{expected:.1f} GB a rank less; {measured:.1f} GB less were measured. Two different trainings are "
+                f"compared."
             ),
             numbers={
                 "platform": platform,
                 "arm": arm,
-                "state_bytes": (mine * ranks, theirs * ranks),
+                "state_bytes": per_parameter,
                 "expected_gb": expected,
                 "measured_gb": measured,
             },

@@ -19,7 +19,7 @@ def markdown(text: str) -> str:
 
     def back(match: re.Match[str]) -> str:
         face = _FACES.get(int(match[1]))
-        before, after = escaped[: match.start()][-4:], escaped[match.end() : match.end() + 1]
+        before, after = escaped[: match.start()][-40:], escaped[match.end() : match.end() + 1]
         return face if face is not None and _harmless(face, before, after) else match[0]
 
     return _ENTITY.sub(back, escaped)
@@ -30,7 +30,8 @@ def _harmless(face: str, before: str, after: str) -> bool:
         return False
     match face:
         case ":":
-            return after in ("", " ")
+            closes_emoji = re.search(r"&#58;[\w+-]+$", before) is not None
+            return (after in ("", " ") or after.isdigit()) and not closes_emoji
         case "_":
             return before[-1].isalnum() and after.isalnum()
         case ".":

@@ -177,7 +177,7 @@ def _plain_spec(
             "arm": arm,
             "repeat": 1,
             "attempt": 1,
-            "reference": choice.name == study.reference and arm == "matched",
+            "reference": (choice.base or choice.name) == study.reference and arm == "matched",
         },
         "platform": contract_platform(platform, entry),
         "model": dict(model),

@@ -10,6 +10,7 @@ from bench.deaths import Death, SurvivalLine, find_deaths, memory_needs, surviva
 from bench.figures import draw
 from bench.files import write_text
 from bench.findings import find_all
+from bench.frontier import frontier_rows
 from bench.matrix import Matrix
 from bench.render import render
 from bench.results import Results
@@ -59,6 +60,7 @@ def build(matrix: Matrix, results_folder: Path) -> dict[str, Any]:
         "platforms": platform_sections(matrix, results),
         "summary": summary_rows(matrix, results),
         "time": time_rows(results),
+        "frontier": frontier_rows(matrix, results_folder),
         "deaths": death_rows(deaths),
         "advices": _advices(deaths),
         "survival": _survival(lines, cells, needs),

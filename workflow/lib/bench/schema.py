@@ -150,7 +150,9 @@ def _short_forms(schema: dict[str, Any]) -> dict[str, Any]:
     schema["required"].remove("name")
     configs = schema["properties"]["configs"]
     configs["items"] = {"anyOf": [{"type": "string"}, configs["items"]]}
-    for name in ("Cells", "Exclusion", "OverrideAt"):
+    frontier = schema["properties"]["frontier"]
+    frontier["anyOf"] = [{"type": frontier.pop("type"), "items": frontier["items"]}, frontier.pop("items")]
+    for name in ("Cells", "Exclusion", "OverrideAt", "FrontierChoice"):
         for axis in ("platform", "config", "arm"):
             schema["$defs"][name]["properties"][axis]["anyOf"].append({"type": "string"})
     return schema

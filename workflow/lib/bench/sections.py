@@ -22,7 +22,7 @@ PERCENT = 100
 OPTIONAL = ("nccl_percent", "state_bytes", "reserved_gb", "mfu_percent", "loss", "parity_percent", "usd_per_mtoken")
 """Columns a table leaves out when no row has a value."""
 
-TIME_SHARES = ("compute", "exposed_communication", "exposed_copy", "idle")
+TIME_SHARES = ("compute", "comm_exposed", "copy_exposed", "idle")
 """Parts of a step in the profiled pass; together the whole of it."""
 
 
@@ -128,7 +128,7 @@ def time_rows(results: Results) -> list[dict[str, Any]]:
     """Where a step's time goes, for cells with a profiled pass; percent of the step."""
     rows = []
     for (platform, config, arm), result in results.cells.items():
-        shares = {name: _median(result, c.profile_value(f"{name}_share"), PERCENT) for name in TIME_SHARES}
+        shares = {name: _median(result, c.profile_value(f"shares.{name}"), PERCENT) for name in TIME_SHARES}
         if all(share is not None for share in shares.values()):
             nccl = _median(result, c.nccl_share, PERCENT)
             rows.append({"platform": platform, "config": config, "arm": arm, "nccl_percent": nccl, **shares})

@@ -1,0 +1,137 @@
+"""Whatever cannot be run is refused before anything starts: file, key, what was found, what is allowed."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from bench.matrix import Matrix, load_matrix
+from bench.store import parse_rerun
+from bench.workflow import parse_config
+
+from harness.contract.errors import SpecError
+
+ROOT = Path(__file__).resolve().parents[2]
+GOOD = "platforms: [cpu-x2]\nconfigs: [ddp, zero-3]\nmodel: {name: tiny}\n"
+
+BAD = {
+    "typo in a key": (GOOD + "repeates: 2\n", r"repeates: unknown key; .*did you mean 'repeats'"),
+    "typo in a nested key": (GOOD + "data: {sequence_lenght: 8}\n", r"data\.sequence_lenght: .*'sequence_length'"),
+    "unknown platform": ("platforms: [h200-x22]\n", r"platforms\[0\]: unknown platform 'h200-x22'.*'h200-x2'"),
+    "unknown config": (
+        "platforms: [cpu-x2]\nconfigs: [zero3]\n",
+        r"configs\[0\]\.name: .*'zero3'.*did you mean 'zero-3'",
+    ),
+    "unknown base": (
+        "platforms: [cpu-x2]\nconfigs: [{name: mine, base: fsdp-reshard}]\n",
+        r"configs\[0\]\.base: .*did you mean 'fsdp2-reshard'",
+    ),
+    "unknown arm": (GOOD + "arms: [match]\n", r"arms\[0\]: found 'match'; .*did you mean 'matched'"),
+    "no platform": ("configs: [ddp]\n", r"platforms: found an empty list"),
+    "zero steps": (GOOD + "protocol: {timed_steps: 0}\n", r"protocol\.timed_steps: found 0, expected more than 0"),
+    "negative steps": (GOOD + "protocol: {warmup_steps: -1}\n", r"protocol\.warmup_steps: found -1"),
+    "micro-batch of 0": (GOOD + "data: {micro_batch: 0}\n", r"data\.micro_batch: found 0, expected more than 0"),
+    "no repeats": (GOOD + "repeats: 0\n", r"repeats: found 0, expected 1 or more"),
+    "a word for a number": (GOOD + "repeats: two\n", r"repeats: found 'two', expected int"),
+    "duplicate config": ("platforms: [cpu-x2]\nconfigs: [ddp, ddp]\n", r"configs: 'ddp' is listed 2 times"),
+    "duplicate platform": ("platforms: [cpu-x2, cpu-x2]\n", r"platforms: 'cpu-x2' is listed 2 times"),
+    "duplicate arm": (GOOD + "arms: [matched, matched]\n", r"arms: 'matched' is listed 2 times"),
+    "key given twice": (GOOD + "repeats: 1\nrepeats: 2\n", r"study\.yaml: line 5: key 'repeats' is given twice"),
+    "override the engine lacks": (
+        "platforms: [cpu-x2]\nconfigs: [{name: leaf, base: zero-3, override: {engine: {leaf_block: true}}}]\n",
+        r"configs\[0\]\.override\.engine\.leaf_block: unknown key; .*did you mean 'leaf_blocks'",
+    ),
+    "override of the wrong type": (
+        "platforms: [cpu-x2]\nconfigs: [{name: leaf, base: zero-3, override: {engine: {leaf_blocks: 3}}}]\n",
+        r"configs\[0\]\.override\.engine\.leaf_blocks: found 3, expected bool",
+    ),
+    "unknown section": (
+        GOOD + "overrides: [{config: ddp, set: {engin: {}}}]\n",
+        r"overrides\[0\]\.set\.engin: unknown key; .*did you mean 'engine'",
+    ),
+    "override of a cell that is not there": (
+        GOOD + "overrides: [{config: zero-2, set: {}}]\n",
+        r"overrides\[0\]\.config: 'zero-2' is not in this study; .*did you mean 'zero-3'",
+    ),
+    "override to a bad value": (
+        GOOD + "overrides: [{config: ddp, set: {data: {micro_batch: 0}}}]\n",
+        r"overrides\[0\]\.set\.data\.micro_batch: found 0",
+    ),
+    "unknown dtype role": (
+        GOOD + "overrides: [{set: {numerics: {reduced: float32}}}]\n",
+        r"overrides\[0\]\.set\.numerics\.reduced: unknown key; .*did you mean 'reduce'",
+    ),
+    "exclusion that excludes nothing": (
+        GOOD + "exclude: [{config: ddp}, {config: ddp, arm: matched}]\n",
+        r"exclude\[1\]: matches no cell",
+    ),
+    "bad reason": (GOOD + "exclude: [{config: ddp, reason: broken}]\n", r"exclude\[0\]\.reason: found 'broken'"),
+    "unknown model": ("platforms: [cpu-x2]\nmodel: {name: tinny}\n", r"model 'tinny': not found .*did you mean 'tiny'"),
+    "unknown preset": (GOOD + "protocol: {preset: carefull}\n", r"protocol\.preset: .*did you mean 'careful'"),
+    "unequal budgets": (
+        GOOD + "arms: [tuned]\ntuned: {ddp: [{compile: true}], zero-3: [{}, {leaf_blocks: true}]}\n",
+        r"tuned: found unequal numbers of trials",
+    ),
+    "trial the engine lacks": (
+        GOOD + "arms: [tuned]\ntuned: {ddp: [{compiled: true}], zero-3: [{}]}\n",
+        r"tuned\.ddp\[0\]\.compiled: unknown key; .*did you mean 'compile'",
+    ),
+    "rows of another platform": (GOOD + "rows: {l4-x4: [ddp]}\n", r"rows\.l4-x4: not a platform of this study"),
+    "bad name": (GOOD + "name: My Study\n", r"name: found 'My Study', expected lower-case"),
+    "a list": ("- platforms\n", r"found a list at the top, expected a mapping"),
+    "a text": ("hello\n", r"found a str at the top, expected a mapping"),
+    "nothing": ("", r"found an empty file"),
+    "only a comment": ("# to do\n", r"found an empty file"),
+    "no YAML": ("platforms: [cpu-x2\nconfigs: x\n", r"study\.yaml:2:\d+: not YAML"),
+    "a tab": ("platforms:\n\t- cpu-x2\n", r"study\.yaml:2:1: not YAML"),
+    "a number as key": (GOOD + "3: x\n", r"found the key 3, expected a text"),
+    "an unsafe tag": ("platforms: !!python/object/apply:os.system [ls]\n", r"study\.yaml:1:\d+: not YAML"),
+}
+
+
+@pytest.mark.parametrize(("text", "message"), BAD.values(), ids=BAD)
+def test_a_bad_study_is_refused_by_key(study: Callable[[str], Matrix], text: str, message: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        study(text)
+    assert "study.yaml" in str(refused.value)
+    assert re.search(message, str(refused.value)), str(refused.value)
+
+
+def test_the_good_study_of_these_tests_is_good(study: Callable[[str], Matrix]) -> None:
+    assert len(study(GOOD).runs) == 2 * 2 * 3
+
+
+def test_a_missing_study_lists_what_there_is() -> None:
+    with pytest.raises(SpecError, match=r"study 'quik': not found .*allowed: .*published, quick; did you mean 'quick'"):
+        load_matrix("quik", ROOT)
+    with pytest.raises(SpecError, match="study=/nowhere/x.yaml: no such file"):
+        load_matrix("/nowhere/x.yaml", ROOT)
+    with pytest.raises(SpecError, match="study 'platforms': not found"):
+        load_matrix("platforms", ROOT)
+
+
+def test_binary_and_unreadable_studies(tmp_path: Path) -> None:
+    binary = tmp_path / "b.yaml"
+    binary.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(SpecError, match=r"b\.yaml: not UTF-8 text: .* at byte 0"):
+        load_matrix(str(binary), ROOT)
+    with pytest.raises(SpecError, match="no such file"):
+        load_matrix(str(tmp_path / "gone.yaml"), ROOT)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("faild", "rerun=faild: found 'faild'; .*did you mean 'failed'"),
+        ("cuda_oom,hostoom", "found 'hostoom'; .*did you mean 'host_oom'"),
+        (["ok", "nonsense"], "found 'nonsense'"),
+    ],
+)
+def test_a_bad_rerun_is_refused(value: object, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        parse_rerun(value)
+
+
+def test_an_unknown_config_key_is_refused() -> None:
+    with pytest.raises(SpecError, match="--config rerum=...: unknown key; .*did you mean 'rerun'"):
+        parse_config({"rerum": "failed"})

@@ -1,0 +1,192 @@
+"""The report on studies in every state: empty, half done, failing, hostile."""
+
+import html.parser
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from bench.inert import markdown
+from bench.matrix import Matrix, at
+from bench.report import build, write_report
+from bench.runs import load_runs
+
+from tests.bench.conftest import GPU_STUDY, make_record, run_of, write_record
+
+Load = Callable[[str], Matrix]
+
+HOSTILE = (
+    "<script>alert(1)</script> ![x](http://evil/y.png) | **b** `c` {{ 7*7 }} {% raw %} \x1b[31mred\x07 [a](b) @x #1"
+)
+
+
+class Page(html.parser.HTMLParser):
+    """Collects tags, and refuses what an HTML parser would not nest."""
+
+    VOID = frozenset({"meta", "br", "path", "use", "rect"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.text: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        for name, value in attrs:
+            assert not name.startswith("on"), f"handler {name}"
+            assert name not in ("src", "href") or (value or "").startswith("#"), f"{name}={value}: not self-contained"
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def test_an_empty_study_says_so_and_lists_every_cell_as_missing(tmp_path: Path, study: Load) -> None:
+    text = write_report(study(GPU_STUDY), tmp_path).read_text()
+    assert "Nothing has finished yet: 9 of 9 runs are missing" in text
+    assert text.count("| 0/3 | missing |") == 3
+    assert "Deaths" not in text
+
+
+def test_a_half_done_study_shows_both(tmp_path: Path, study: Load) -> None:
+    matrix = study(GPU_STUDY)
+    write_record(tmp_path, make_record(run_of(matrix, "ddp", 1), tokens_per_s=1234.0))
+    text = write_report(matrix, tmp_path).read_text()
+    assert "| ddp | 1234 |" in text
+    assert "| 1/3 | ok, 2x missing |" in text
+    assert "8 of 9 runs are still missing" in text
+
+
+def test_ties_are_called_ties_and_differences_by_their_size(tmp_path: Path, study: Load) -> None:
+    matrix = study(GPU_STUDY)
+    speeds = {"ddp": 1000.0, "fsdp2-reshard": 1010.0, "zero-3": 500.0}
+    noise = {1: 0.98, 2: 1.0, 3: 1.03}
+    for run in matrix.runs:
+        wobble = (
+            noise[run.identity.repeat] if run.identity.config != "fsdp2-reshard" else noise[4 - run.identity.repeat]
+        )
+        write_record(tmp_path, make_record(run, tokens_per_s=speeds[run.identity.config] * wobble))
+    context = build(matrix, tmp_path)
+    (choice,) = context["choices"]
+    assert (choice["best"], choice["ties"]) == ("fsdp2-reshard", ["ddp"])
+    assert choice["runner_up"]["config"] == "zero-3"
+    text = write_report(matrix, tmp_path).read_text()
+    assert "inside the noise of it: ddp" in text
+    assert "fsdp2-reshard trains 2.02x (1.92 to 2.12 over 3 paired runs) as fast as zero-3" in text
+
+
+def test_a_death_is_shown_with_its_evidence_and_where_it_lies(tmp_path: Path, study: Load) -> None:
+    matrix = study(GPU_STUDY)
+    write_record(tmp_path, make_record(run_of(matrix, "zero-3"), outcome="host_oom", evidence="Killed process 7"))
+    text = write_report(matrix, tmp_path).read_text()
+    assert "rank-1.log:7 Killed process 7" in text
+    assert "| rank 1 |" in text
+    assert "host_oom: Ask for more host memory" in text
+
+
+def test_a_remedied_cell_carries_the_dagger_and_its_first_try(tmp_path: Path, study: Load) -> None:
+    matrix = study(GPU_STUDY)
+    write_record(tmp_path, make_record(run_of(matrix, "zero-3"), remedy="expandable-segments"))
+    text = write_report(matrix, tmp_path).read_text()
+    assert "| zero-3 \u2020 |" in text
+    assert "\u2020 only with the remedy expandable-segments" in text
+    assert "cuda_oom_fragmentation, cured by expandable-segments" in text
+
+
+def test_the_survival_line_lies_between_the_living_and_the_dead(tmp_path: Path, study: Load) -> None:
+    matrix = study(GPU_STUDY)
+    write_record(tmp_path, make_record(run_of(matrix, "fsdp2-reshard"), peak_bytes=14_000_000_000))
+    write_record(
+        tmp_path, make_record(run_of(matrix, "zero-3"), peak_bytes=18_000_000_000, remedy="expandable-segments")
+    )
+    (line,) = build(matrix, tmp_path)["survival"]
+    assert (line["low"], line["high"]) == (14_000_000_000, 18_000_000_000)
+
+
+def test_a_torn_record_is_a_row_with_its_problem(tmp_path: Path, study: Load) -> None:
+    matrix = study(GPU_STUDY)
+    write_record(tmp_path, make_record(run_of(matrix, "ddp"))).write_text('{"outcome": "ok"')
+    text = write_report(matrix, tmp_path).read_text()
+    assert "not a JSON text" in text
+    assert str(tmp_path) not in text
+
+
+def test_a_record_of_another_run_is_never_taken_for_this_one(tmp_path: Path, study: Load) -> None:
+    matrix = study(GPU_STUDY)
+    mine, other = run_of(matrix, "ddp"), run_of(matrix, "zero-3")
+    path = write_record(tmp_path, make_record(mine))
+    path.write_text(write_record(tmp_path / "elsewhere", make_record(other)).read_text())
+    runs = {run.spec.run_hash(): run for _, found in load_runs(matrix, tmp_path) for run in found}
+    assert runs[mine.run_hash()].outcome == "unknown"
+    assert "holds the record of another run" in (runs[mine.run_hash()].problem or "")
+
+
+def test_the_newest_attempt_counts(tmp_path: Path, study: Load) -> None:
+    matrix = study(GPU_STUDY)
+    run = run_of(matrix, "ddp")
+    write_record(tmp_path, make_record(run, outcome="preemption"))
+    write_record(tmp_path, make_record(at(run, attempt=2), tokens_per_s=77.0))
+    text = write_report(matrix, tmp_path).read_text()
+    assert "| ddp | 77.0 |" in text
+    assert "r1 a1 try 1" in text
+
+
+@pytest.fixture
+def hostile(tmp_path: Path, study: Load) -> Path:
+    matrix = study(GPU_STUDY)
+    write_record(tmp_path, make_record(run_of(matrix, "zero-3"), outcome="python_exception", evidence=HOSTILE))
+    write_report(matrix, tmp_path)
+    return tmp_path
+
+
+def test_hostile_text_is_inert_in_markdown(hostile: Path) -> None:
+    (row,) = [line for line in (hostile / "report.md").read_text().splitlines() if "alert" in line]
+    assert row.count("|") == 11
+    for mark in ("<script", "![", "](", "**b", "`c`", "{{", "{%", "\x1b", "\x07", "http://", "@x", " #1"):
+        assert mark not in row, mark
+
+
+def test_hostile_text_is_inert_in_html_and_the_page_stands_alone(hostile: Path) -> None:
+    text = (hostile / "report.html").read_text()
+    page = Page()
+    page.feed(text)
+    assert "script" not in page.tags
+    assert "img" not in page.tags
+    assert "\x1b" not in text
+    assert "{{" not in text
+    assert page.tags.count("svg") == 2
+    assert "<script>alert(1)</script>" in "".join(page.text)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("11.50 GiB asked, 9.48 free", "11.50 GiB asked, 9.48 free"),
+        ("exit code -6: rank_0 died", "exit code -6: rank_0 died"),
+        ("1. item", "1&#46; item"),
+        ("- item", "&#45; item"),
+        ("www.evil.example", "www&#46;evil.example"),
+        ("http://evil", "http&#58;//evil"),
+        (":100: :tada: a:b", "&#58;100&#58; &#58;tada&#58; a&#58;b"),
+        ("_x_ *y* a|b", "&#95;x&#95; &#42;y&#42; a&#124;b"),
+    ],
+)
+def test_markdown_stays_readable_where_it_is_harmless(text: str, shown: str) -> None:
+    assert markdown(text) == shown
+
+
+def test_unknown_price_is_no_cost_and_a_known_one_is_arithmetic(tmp_path: Path, study: Load) -> None:
+    matrix = study(GPU_STUDY)
+    for run in matrix.runs:
+        write_record(tmp_path, make_record(run, tokens_per_s=1000.0))
+    text = write_report(matrix, tmp_path).read_text()
+    assert "price not known, so no cost is given" in text
+    assert not re.search(r"\$\d", text)
+
+
+def test_profiled_shares_become_the_time_table(tmp_path: Path, study: Load) -> None:
+    matrix = study(GPU_STUDY)
+    shares = {"compute": 0.5, "comm_exposed": 0.3, "copy_exposed": 0.05, "idle": 0.15}
+    write_record(tmp_path, make_record(run_of(matrix, "zero-3"), profile={"nccl_share": 0.4, "shares": shares}))
+    text = write_report(matrix, tmp_path).read_text()
+    assert "| h200-x2 | zero-3 | matched | 50.0 | 30.0 | 5.0 | 15.0 | 40.0 |" in text
+    assert (tmp_path / "figures/time.svg").is_file()

@@ -1,0 +1,70 @@
+"""The committed schemas: fresh, complete, and in agreement with what the code accepts."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from bench.files import read_mapping
+from bench.matrix import load_matrix
+from bench.schema import schemas
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "workflow" / "schemas"
+NAMES = ("study", "platforms", "spec", "record", "diagnosis")
+
+
+def load(name: str) -> dict[str, Any]:
+    schema: dict[str, Any] = json.loads((FOLDER / f"{name}.schema.json").read_text())
+    return schema
+
+
+def objects(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    yield "", schema
+    if isinstance(schema.get("additionalProperties"), dict):
+        yield "*", schema["additionalProperties"]
+    yield from schema["$defs"].items()
+
+
+def test_the_committed_schemas_are_what_the_code_says() -> None:
+    for name, schema in schemas(ROOT).items():
+        assert load(name) == json.loads(json.dumps(schema)), f"{name}: run python -m bench.schema ."
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_key_has_a_description_and_a_valid_default(name: str) -> None:
+    schema = load(name)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    assert schema["$schema"].endswith("2020-12/schema")
+    seen = 0
+    for owner, found in objects(schema):
+        for key, body in found.get("properties", {}).items():
+            assert len(body["description"]) > 3, f"{owner}.{key}"
+            validator = jsonschema.Draft202012Validator(body | {"$defs": schema["$defs"]})
+            assert not list(validator.iter_errors(body["default"])), f"{owner}.{key}: default {body['default']!r}"
+            seen += 1
+    assert seen > 5
+
+
+def test_the_shipped_studies_hold_the_schema() -> None:
+    study = jsonschema.Draft202012Validator(load("study"))
+    for path in (ROOT / "config").glob("*.yaml"):
+        if path.stem != "platforms":
+            study.validate(read_mapping(path))
+    jsonschema.Draft202012Validator(load("platforms")).validate(read_mapping(ROOT / "config/platforms.yaml"))
+
+
+def test_specs_hold_their_schema() -> None:
+    validator = jsonschema.Draft202012Validator(load("spec"))
+    for name in ("quick", "h200-x2-2026"):
+        for run in load_matrix(name, ROOT).runs[:20]:
+            validator.validate(json.loads(json.dumps(run.to_json())))
+
+
+@pytest.mark.parametrize(
+    "text", [{"repeates": 2}, {"platforms": "cpu-x2"}, {"arms": ["match"]}, {"data": {"sequence": 1}}, {"configs": [3]}]
+)
+def test_the_study_schema_refuses_what_the_code_refuses(text: dict[str, Any]) -> None:
+    assert list(jsonschema.Draft202012Validator(load("study")).iter_errors(text))

@@ -1,0 +1,99 @@
+"""Which attempt of each run is wanted: a pure function of the records that lie there."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from bench.matrix import Matrix, at
+from bench.store import UNREADABLE, attempts, ended, missing, parse_rerun, wanted, write_plan
+
+from tests.bench.conftest import GPU_STUDY, make_record, write_record
+
+Load = Callable[[str], Matrix]
+
+
+def numbers(results: Path, matrix: Matrix, rerun: str = "") -> dict[tuple[str, int], int]:
+    plan = wanted(results, matrix.runs, parse_rerun(rerun))
+    return {(s.identity.config, s.identity.repeat): s.identity.attempt for s in plan.values()}
+
+
+@pytest.fixture
+def matrix(study: Load) -> Matrix:
+    return study(GPU_STUDY)
+
+
+def test_with_nothing_there_every_first_attempt_is_wanted_and_missing(tmp_path: Path, matrix: Matrix) -> None:
+    assert set(numbers(tmp_path, matrix).values()) == {1}
+    assert len(missing(tmp_path, wanted(tmp_path, matrix.runs, frozenset()))) == 9
+
+
+def test_rerun_selects_by_the_last_outcome(tmp_path: Path, matrix: Matrix) -> None:
+    ok, oom, wedge = matrix.runs[:3]
+    write_record(tmp_path, make_record(ok))
+    write_record(tmp_path, make_record(oom, outcome="cuda_oom"))
+    write_record(tmp_path, make_record(wedge, outcome="collective_wedge"))
+    key = {name: (s.identity.config, s.identity.repeat) for name, s in (("ok", ok), ("oom", oom), ("wedge", wedge))}
+    expected = {
+        "": {"ok": 1, "oom": 1, "wedge": 1},
+        "failed": {"ok": 1, "oom": 2, "wedge": 2},
+        "all": {"ok": 2, "oom": 2, "wedge": 2},
+        "cuda_oom": {"ok": 1, "oom": 2, "wedge": 1},
+        "cuda_oom,collective_wedge": {"ok": 1, "oom": 2, "wedge": 2},
+    }
+    for rerun, attempt in expected.items():
+        found = numbers(tmp_path, matrix, rerun)
+        assert {name: found[key[name]] for name in key} == attempt, rerun
+
+
+def test_the_newest_attempt_counts_and_old_ones_stay(tmp_path: Path, matrix: Matrix) -> None:
+    run = matrix.runs[0]
+    first = write_record(tmp_path, make_record(run, outcome="cuda_oom"))
+    write_record(tmp_path, make_record(at(run, attempt=2)))
+    assert [a.number for a in attempts(first.parent.parent)] == [1, 2]
+    key = (run.identity.config, run.identity.repeat)
+    assert numbers(tmp_path, matrix, "failed")[key] == 2
+    assert numbers(tmp_path, matrix, "all")[key] == 3
+
+
+def test_an_attempt_without_a_record_is_launched_again_not_counted(tmp_path: Path, matrix: Matrix) -> None:
+    run = matrix.runs[0]
+    (tmp_path / run.path() / "try-1").mkdir(parents=True)
+    assert numbers(tmp_path, matrix)[(run.identity.config, run.identity.repeat)] == 1
+
+
+def test_a_cancelled_run_is_simply_launched_again(tmp_path: Path, matrix: Matrix) -> None:
+    run = matrix.runs[0]
+    write_record(tmp_path, make_record(run, outcome="user_cancelled"))
+    assert numbers(tmp_path, matrix)[(run.identity.config, run.identity.repeat)] == 2
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"outcome": "fine"}', "null", "\xff"])
+def test_a_record_that_cannot_be_read_counts_as_failed(tmp_path: Path, matrix: Matrix, text: str) -> None:
+    run = matrix.runs[0]
+    path = write_record(tmp_path, make_record(run))
+    path.write_bytes(text.encode("latin-1"))
+    assert ended(path) == UNREADABLE
+    key = (run.identity.config, run.identity.repeat)
+    assert numbers(tmp_path, matrix)[key] == 1
+    assert numbers(tmp_path, matrix, "failed")[key] == 2
+
+
+def test_a_record_from_before_the_contract_gained_a_field_still_counts(tmp_path: Path, matrix: Matrix) -> None:
+    run = matrix.runs[0]
+    path = write_record(tmp_path, make_record(run))
+    plain = json.loads(path.read_text())
+    del plain["spec"]["protocol"]["telemetry_hz"]  # has a default: decodes to the very same spec
+    path.write_text(json.dumps(plain))
+    old = path.parent.parent.with_name(f"r{run.identity.repeat}-0123456789ab")
+    path.parent.parent.rename(old)
+    plan = wanted(tmp_path, matrix.runs, frozenset())
+    assert str((old / "a1").relative_to(tmp_path)) in plan
+    assert len(missing(tmp_path, plan)) == 8
+
+
+def test_the_plan_lists_missing_runs_most_wanted_first(tmp_path: Path, matrix: Matrix) -> None:
+    write_record(tmp_path, make_record(matrix.runs[0]))
+    write_plan(matrix.runs, tmp_path, frozenset())
+    specs = json.loads((tmp_path / "plan.json").read_text())["specs"]
+    assert specs == [run.to_json() for run in matrix.runs[1:]]
