@@ -14,12 +14,14 @@ from pathlib import Path
 import psutil
 import pytest
 
+from harness.contract import exitcodes
 from harness.contract.heartbeat import Heartbeat, read_heartbeat
 from harness.contract.record import Record, read_record
 from harness.contract.spec import RunSpec
+from tests.engines.specs import make_spec
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE_S = 120.0
+PATIENCE_S = 240.0
 MARK = "HARNESS_TEST_MARK"
 
 
@@ -48,7 +50,7 @@ class Supervisor:
         self.process = subprocess.Popen(
             [sys.executable, *command, str(self.spec_path), str(self.out), *options],
             cwd=ROOT,
-            env=os.environ | environment | {MARK: self._mark},
+            env=os.environ | {"PYTHONPATH": str(ROOT)} | environment | {MARK: self._mark},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -97,6 +99,14 @@ class Supervisor:
     def assert_nothing_left(self, timeout_s: float = 5.0) -> None:
         """No process that it started, directly or not, survives."""
         until(lambda: not self.leftovers(), f"the end of {[p.cmdline() for p in self.leftovers()]}", timeout_s)
+
+
+@pytest.fixture(scope="session")
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Supervisor:
+    """One run that went well, for all tests that only read what such a run leaves behind."""
+    supervisor = Supervisor(tmp_path_factory.mktemp("finished"), make_spec("ddp", protocol__timed_steps=4))
+    assert supervisor.run() == exitcodes.RECORD_DELIVERED, supervisor.stderr
+    return supervisor
 
 
 @pytest.fixture

@@ -1,0 +1,66 @@
+"""The attempt's folder: cleaned of unfinished work only, finished by a record whose list holds."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from harness.contract.record import File
+from harness.supervisor import folder
+from tests.engines.specs import make_spec
+
+SPEC = make_spec("ddp")
+
+
+def test_preparing_removes_what_an_unfinished_attempt_left_and_nothing_else(tmp_path: Path) -> None:
+    for name in ("try-1/rank-0.log", "try-2/rank-0.log", "record.json", "telemetry.jsonl", "notes/mine.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x")
+    folder.prepare(tmp_path, SPEC)
+    left = {p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*") if p.is_file()}
+    assert left == {"spec.json", "notes/mine.txt", folder.RESERVE}
+    assert json.loads((tmp_path / "spec.json").read_text()) == SPEC.to_json()
+    assert (tmp_path / folder.RESERVE).stat().st_blocks * 512 >= folder.RESERVE_BYTES
+
+
+@pytest.mark.parametrize("text", ["", "{", "null", "[]", '{"record_version": 1}'])
+def test_a_record_that_cannot_be_read_is_no_finished_attempt(tmp_path: Path, text: str) -> None:
+    (tmp_path / "record.json").write_text(text)
+    assert folder.finished(tmp_path, SPEC) is None
+
+
+def test_a_large_log_is_compressed_with_its_text_intact_and_the_same_bytes_each_time(tmp_path: Path) -> None:
+    text = "".join(f"line {i}\n" for i in range(200_000))
+    packed = []
+    for name in ("a", "b"):
+        place = tmp_path / name / "try-1"
+        place.mkdir(parents=True)
+        (place / "rank-0.log").write_text(text)
+        (place / "rank-1.log").write_text("short\n")
+        (place / "stacks-0.txt").touch()
+        (place / "flight-recorder").mkdir()
+        folder.tidy(tmp_path / name)
+        assert {p.name for p in place.iterdir()} == {"rank-0.log.gz", "rank-1.log"}
+        packed.append((place / "rank-0.log.gz").read_bytes())
+    assert gzip.decompress(packed[0]).decode() == text
+    assert packed[0] == packed[1]
+
+
+def test_the_list_of_files_names_size_and_checksum_of_ours_alone(tmp_path: Path) -> None:
+    folder.prepare(tmp_path, SPEC)
+    (tmp_path / "try-1").mkdir()
+    (tmp_path / "try-1" / "launcher.log").write_text("abc")
+    (tmp_path / "foreign").write_text("abc")
+    spec_file, log = folder.list_files(tmp_path)
+    assert spec_file.path == "spec.json"
+    checksum = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    assert log == File(path="try-1/launcher.log", size_bytes=3, sha256=checksum)
+
+
+def test_an_atomic_write_that_fails_leaves_the_old_file_and_no_part(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_text("old")
+    with pytest.raises(UnicodeEncodeError):
+        folder.write_atomically(path, "\ud800")
+    assert path.read_text() == "old"

