@@ -6,15 +6,19 @@ import subprocess
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from snakemake_executor_plugin_gke.manifest import render_manifest
 
+from harness.contract.spec import RunSpec
 from tests.cluster.lab.bucket import NAME, FaultyBucket
 from tests.cluster.lab.client import IMAGE, Clone
 from tests.cluster.lab.kube import Kube
 from tests.cluster.lab.kubelet import Kubelet, Node
 from tests.cluster.lab.plane import ControlPlane
 from tests.cluster.lab.process import until
+from tests.gke.specs import make_settings, make_spec
 
 HERE = Path(__file__).parent
 HOW = (
@@ -139,3 +143,15 @@ def new_clone(cluster: Cluster, kube: Kube, bucket: FaultyBucket, tmp_path: Path
 def clone(new_clone: Callable[..., Clone]) -> Clone:
     """One working copy."""
     return new_clone()
+
+
+@pytest.fixture
+def lab_spec() -> Callable[..., RunSpec]:
+    """Makes specs."""
+    return make_spec
+
+
+@pytest.fixture
+def render(kube: Kube) -> Callable[[RunSpec], dict[str, Any]]:
+    """Renders the Job of a spec for this test's namespace."""
+    return lambda spec: render_manifest(spec, make_settings(namespace=kube.namespace))

@@ -1,6 +1,7 @@
 """A user's clone of the repository and the snakemake that runs in it."""
 
 import hashlib
+import os
 import re
 import shutil
 import signal
@@ -85,6 +86,11 @@ class Clone:
         """Add a platform to config/platforms.yaml."""
         path = self.folder / "config" / "platforms.yaml"
         path.write_text(path.read_text() + "\n" + yaml.safe_dump({name: entry}))
+
+    @staticmethod
+    def python_path(*first: Path) -> str:
+        """PYTHONPATH with folders before what is there."""
+        return os.pathsep.join([*map(str, first), *filter(None, [os.environ.get("PYTHONPATH")])])
 
     @staticmethod
     def entry() -> dict[str, Any]:

@@ -19,6 +19,7 @@ from harness.contract.spec import parse_spec
 
 from .errors import RemoteError
 from .fleet import Attempt, Ended, Fleet
+from .manifests import write_manifests
 from .settings import ExecutorSettings, check_settings
 
 DETACH_S = 1.0
@@ -46,9 +47,15 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         attempts = []
         for job in jobs:
             self.run_job_pre(job)
-            attempt = self._attempt(job)
+            params = _params(job)
+            if "manifests" in params:
+                self._write_manifests(job, params)
+                continue
+            attempt = _attempt(job, params)
             self._infos[attempt.name] = SubmittedJobInfo(job, external_jobid=attempt.name)
             attempts.append(attempt)
+        if not attempts:
+            return
         try:
             ended = self._ready().submit(attempts, must_succeed=immediate)
         except RemoteError as error:
@@ -83,6 +90,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         names = list(self._infos)
         if self._fleet is None or not names:
             return
+        self.logger.debug(f"gke: calls: {json.dumps(self._fleet.calls())}")
         if self.settings.on_exit == "cancel":
             self.logger.info(f"gke: deleting {len(names)} unfinished Jobs (--gke-on-exit cancel)")
             self._fleet.cancel(names)
@@ -115,21 +123,14 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
             self._fleet = Fleet(cluster, Bucket(self.settings.bucket), self.settings, self.logger.info)
         return self._fleet
 
-    def _attempt(self, job: Any) -> Attempt:
-        if job.is_group():
-            raise WorkflowError("executor gke: group jobs are not supported: one Job is one run")
-        params = json.loads(job.properties()).get("params")
-        if params is None:
-            raise WorkflowError(f"rule {job.name}: one of its params is not JSON, so Snakemake passes none of them")
-        if "spec" not in params:
-            raise WorkflowError(f"rule {job.name}: found params {sorted(params)}, but executor gke needs params.spec")
-        records = [Path(str(o)) for o in job.output if Path(str(o)).name == "record.json"]
-        if len(records) != 1:
-            raise WorkflowError(f"rule {job.name}: expected one output named record.json, found {len(records)}")
+    def _write_manifests(self, job: Any, params: dict[str, Any]) -> None:
         try:
-            return Attempt(parse_spec(params["spec"]), records[0].parent)
+            specs = [parse_spec(plain) for plain in params["manifests"]]
+            written = write_manifests(specs, self.settings, Path(params["folder"]))
         except SpecError as error:
-            raise WorkflowError(f"rule {job.name}: params.spec: {error}") from None
+            raise WorkflowError(f"rule {job.name}: {error}") from None
+        self.logger.info(f"gke: {len(written)} Jobs written to {params['folder']}, none submitted")
+        self.report_job_success(SubmittedJobInfo(job))
 
     def _report(self, ended: list[Ended]) -> None:
         for end in ended:
@@ -138,3 +139,24 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
                 self.report_job_success(info)
             else:
                 self.report_job_error(info, msg=f"{end.error}\n")
+
+
+def _params(job: Any) -> dict[str, Any]:
+    if job.is_group():
+        raise WorkflowError("executor gke: group jobs are not supported: one Job is one run")
+    params: dict[str, Any] | None = json.loads(job.properties()).get("params")
+    if params is None:
+        raise WorkflowError(f"rule {job.name}: one of its params is not JSON, so Snakemake passes none of them")
+    return params
+
+
+def _attempt(job: Any, params: dict[str, Any]) -> Attempt:
+    if "spec" not in params:
+        raise WorkflowError(f"rule {job.name}: found params {sorted(params)}, but executor gke needs params.spec")
+    records = [Path(str(o)) for o in job.output if Path(str(o)).name == "record.json"]
+    if len(records) != 1:
+        raise WorkflowError(f"rule {job.name}: expected one output named record.json, found {len(records)}")
+    try:
+        return Attempt(parse_spec(params["spec"]), records[0].parent)
+    except SpecError as error:
+        raise WorkflowError(f"rule {job.name}: params.spec: {error}") from None

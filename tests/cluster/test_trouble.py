@@ -1,0 +1,114 @@
+"""Scenario 4: an API server and a bucket that do not answer, refuse, or live at another time."""
+
+import signal
+import time
+
+import pytest
+
+from tests.cluster.lab.client import light_study
+from tests.cluster.lab.process import until
+
+pytestmark = pytest.mark.cluster
+ONLY_RUNS = ("--until", "run", "--config", "study=lab")
+FROM_POD, FROM_CLIENT = "/upload/", "/o?"
+"""Parts of the paths by which pods write and the client lists."""
+
+
+def outcomes(clone):
+    return sorted(r.outcome for r in clone.records("lab").values())
+
+
+def test_the_api_server_stops_for_half_a_minute(clone, cluster, kube, add_node):
+    if cluster.plane is None:
+        pytest.skip("the API server of a cluster given by KUBECONFIG is not ours to stop")
+    add_node()
+    clone.write_study("lab", light_study(repeats=2, seconds=10))
+    client = clone.start(*ONLY_RUNS)
+    clone.wait_until_said("gke: running: ")
+    cluster.plane.stop_apiserver()
+    try:
+        clone.wait_until_said("gke: cluster https.*; every Job is kept, asking again every 1 s", 60)
+        time.sleep(20)  # with the client's own retries before: about half a minute without an API server
+        assert client.poll() is None, clone.said()
+    finally:
+        cluster.plane.start_apiserver()
+    assert client.wait(240) == 0, clone.said()
+    assert "gke: the cluster or bucket answers again" in clone.said()
+    assert outcomes(clone) == ["deadline", "deadline"]
+    assert len(kube.jobs()) == 2
+
+
+def test_a_bucket_that_answers_503_delays_and_loses_nothing(clone, kube, bucket, add_node):
+    add_node()
+    clone.write_study("lab", light_study())
+    bucket.fault = lambda method, path: "503"
+    client = clone.start(*ONLY_RUNS)
+    clone.wait_until_said("503.*; every Job is kept", 90)
+    assert kube.jobs() == [], "without a look into the bucket, a finished run might be repeated"
+    bucket.fault = lambda method, path: None
+    clone.wait_until_said("gke: running: ")
+    bucket.fault = lambda method, path: "503" if FROM_POD in path else None
+    until(lambda: any("POST /upload" in r for r in bucket.requests), 60, "the pod to try an upload")
+    time.sleep(5)
+    bucket.fault = lambda method, path: None
+    assert client.wait(120) == 0, clone.said()
+    assert outcomes(clone) == ["deadline"]
+    assert len(kube.pods()) == 1
+
+
+def test_a_bucket_that_hangs_does_not_hold_the_client_back_from_leaving(clone, kube, bucket):
+    clone.write_study("lab", light_study())
+    client = clone.start(*ONLY_RUNS)
+    clone.wait_until_said("gke: waiting: ")
+    bucket.fault = lambda method, path: "hang"
+    hanging = sum(bucket.requests.values())
+    until(lambda: sum(bucket.requests.values()) > hanging, 20, "a request that hangs")
+    sent_s = time.monotonic()
+    client.send_signal(signal.SIGINT)
+    client.wait(20)
+    assert time.monotonic() - sent_s < 2.0, clone.said()
+    assert len(kube.jobs()) == 1
+
+
+def test_a_bucket_closed_to_the_client_ends_it_before_anything_starts(clone, kube, bucket):
+    clone.write_study("lab", light_study())
+    bucket.fault = lambda method, path: "403"
+    assert clone.run(*ONLY_RUNS, timeout_s=60) == 1
+    assert "permission denied: the account needs roles/storage.objectUser on the bucket" in clone.said()
+    assert kube.jobs() == []
+
+
+def test_a_bucket_closed_to_the_pods_loses_no_measurement(clone, kube, bucket, add_node):
+    add_node()
+    clone.write_study("lab", light_study())
+    # Closed once the pod runs: one that is closed before is told at once, and then nothing is measured.
+    bucket.fault = lambda method, path: "403" if FROM_POD in path and "pod-" not in path else None
+    assert clone.run(*ONLY_RUNS) == 0, clone.said()
+    ((path, record),) = clone.records("lab").items()
+    assert record.outcome == "deadline"
+    assert any("Recovered from the pod's log" in note for note in record.notes)
+    assert (clone.folder / "results/lab" / path / "k8s.json").exists()
+    assert len(kube.pods()) == 1, "a second pod could not deliver either"
+
+
+def test_a_bucket_closed_to_the_pods_from_the_start_is_upload_failed(clone, kube, bucket, add_node):
+    add_node()
+    clone.write_study("lab", light_study())
+    bucket.fault = lambda method, path: "403" if FROM_POD in path else None
+    assert clone.run(*ONLY_RUNS) == 0, clone.said()
+    assert outcomes(clone) == ["upload_failed"]
+    assert len(kube.pods()) == 1
+
+
+@pytest.mark.parametrize("hours", [-30, 30])
+def test_a_client_whose_clock_is_wrong_does_the_same(hours, clone, kube, add_node, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(
+        "import time\n_time, _ns = time.time, time.time_ns\n"
+        f"time.time = lambda: _time() + {hours * 3600}\n"
+        f"time.time_ns = lambda: _ns() + {hours * 3600} * 10**9\n"
+    )
+    add_node()
+    clone.write_study("lab", light_study(repeats=2))
+    assert clone.run(*ONLY_RUNS, PYTHONPATH=clone.python_path(tmp_path)) == 0, clone.said()
+    assert outcomes(clone) == ["deadline", "deadline"]
+    assert len(kube.jobs()) == len(kube.pods()) == 2
