@@ -55,10 +55,10 @@ def attempt_url(bucket: str, spec: RunSpec) -> str:
     return f"{bucket.rstrip('/')}/{spec.identity.study}/{spec.path()}"
 
 
-def _memory(spec: RunSpec) -> dict[str, str]:
+def _memory(spec: RunSpec) -> dict[str, str | None]:
     gib = spec.platform.memory_gib
     if gib is None:
-        return {"shm": "8Gi"}
+        return {"container": None, "shm": "8Gi"}
     # /dev/shm counts against the container's memory, so it may take a part of it and no more.
     return {"container": f"{int(gib * 1024)}Mi", "shm": f"{max(64, int(gib * 1024) // 4)}Mi"}
 

@@ -1,0 +1,178 @@
+"""The Job as a pure function of spec and settings; that a real API server takes it is tests/cluster's to show."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from snakemake_executor_plugin_gke.manifest import (
+    ANNOTATIONS_LIMIT_BYTES,
+    attempt_url,
+    label_value,
+    labels_of,
+    render_manifest,
+    selector,
+    spec_of,
+)
+from snakemake_executor_plugin_gke.manifests import write_manifests
+from snakemake_executor_plugin_gke.settings import check_settings
+from snakemake_interface_common.exceptions import WorkflowError
+
+from harness.contract.errors import SpecError
+from harness.contract.exitcodes import CONFIG, DELIVERY, PREEMPTED
+from tests.gke.specs import make_settings, make_spec
+
+LABEL_VALUE = re.compile(r"^([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?$")
+NAME = re.compile(r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")
+
+
+def pod_of(job):
+    return job["spec"]["template"]["spec"]
+
+
+def test_the_pod_asks_for_the_platforms_node_and_gpus():
+    pod = pod_of(render_manifest(make_spec(), make_settings()))
+    assert pod["nodeSelector"] == {
+        "cloud.google.com/gke-accelerator": "nvidia-l4",
+        "cloud.google.com/gke-accelerator-count": "4",
+        "cloud.google.com/gke-spot": "true",
+        "node.kubernetes.io/instance-type": "g2-standard-48",
+    }
+    assert [t["key"] for t in pod["tolerations"]] == ["nvidia.com/gpu", "cloud.google.com/gke-spot"]
+    resources = pod["containers"][0]["resources"]
+    assert resources["limits"]["nvidia.com/gpu"] == resources["requests"]["nvidia.com/gpu"] == "4"
+    assert resources["requests"]["cpu"] == "40"
+    assert "cpu" not in resources["limits"], "a CPU limit throttles the data path"
+    assert resources["limits"]["memory"] == resources["requests"]["memory"] == "163840Mi"
+    shm = next(v for v in pod["volumes"] if v["name"] == "shm")
+    assert shm["emptyDir"] == {"medium": "Memory", "sizeLimit": "40960Mi"}
+
+
+def test_a_platform_without_gpu_spot_or_sizes_asks_for_none():
+    spec = make_spec(device="cpu", gke_accelerator=None, machine_type=None, spot=False, cpus=None, memory_gib=None)
+    pod = pod_of(render_manifest(spec, make_settings()))
+    assert pod["nodeSelector"] == {}
+    assert "tolerations" not in pod
+    resources = pod["containers"][0]["resources"]
+    assert set(resources["requests"]) == set(resources["limits"]) == {"ephemeral-storage"}
+
+
+def test_the_count_label_can_be_left_out_of_the_selector():
+    pod = pod_of(render_manifest(make_spec(), make_settings(no_count_selector=True)))
+    assert "cloud.google.com/gke-accelerator-count" not in pod["nodeSelector"]
+
+
+def test_preemption_costs_no_retry_and_hopeless_ends_fail_at_once():
+    job = render_manifest(make_spec(), make_settings(backoff_limit=3))
+    rules = job["spec"]["podFailurePolicy"]["rules"]
+    assert [r["action"] for r in rules] == ["Ignore", "Ignore", "FailJob"]
+    assert rules[0]["onPodConditions"] == [{"type": "DisruptionTarget", "status": "True"}]
+    assert rules[1]["onExitCodes"]["values"] == [PREEMPTED]
+    assert rules[2]["onExitCodes"]["values"] == [CONFIG, DELIVERY]
+    assert job["spec"]["backoffLimit"] == 3
+    assert "activeDeadlineSeconds" not in job["spec"], "it would count the hours spent waiting for a node"
+    assert pod_of(job)["restartPolicy"] == "Never"
+
+
+def test_the_container_is_locked_down():
+    pod = pod_of(render_manifest(make_spec(), make_settings()))
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert pod["automountServiceAccountToken"] is False
+    container = pod["containers"][0]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    mounts = {m["mountPath"] for m in container["volumeMounts"]}
+    assert {"/tmp", "/out", "/dev/shm"} <= mounts, "what must be writable on a read-only root"
+
+
+def test_the_spec_travels_in_the_job_and_back():
+    spec = make_spec(study='it\'s "quoted" <&> {{ braces }} # \\ \u00fc\n- list')
+    job = render_manifest(spec, make_settings())
+    assert spec_of(job) == spec.to_json()
+    source = next(v for v in pod_of(job)["volumes"] if v["name"] == "spec")["downwardAPI"]["items"][0]
+    assert source == {"path": "spec.json", "fieldRef": {"fieldPath": "metadata.annotations['dtbench/spec']"}}
+    assert pod_of(job)["containers"][0]["command"][:6] == ["python", "-m", "harness", "run", "/spec/spec.json", "/out"]
+
+
+def test_a_spec_that_no_object_can_carry_is_refused():
+    spec = make_spec()
+    spec.model.config["padding"] = "x" * ANNOTATIONS_LIMIT_BYTES
+    with pytest.raises(SpecError, match="a Job can carry 131072: shorten"):
+        render_manifest(spec, make_settings())
+
+
+def test_optional_settings_appear_only_when_set():
+    text = json.dumps(render_manifest(make_spec(), make_settings()))
+    assert not re.search("serviceAccountName|priorityClassName|kueue", text)
+    job = render_manifest(make_spec(), make_settings(service_account="bench", priority_class="low", queue="gpus"))
+    assert pod_of(job)["serviceAccountName"] == "bench"
+    assert pod_of(job)["priorityClassName"] == "low"
+    assert job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "gpus"
+
+
+@given(st.text(min_size=1, max_size=120), st.integers(1, 10**6), st.integers(1, 10**6))
+def test_names_and_labels_are_legal_for_any_study(study, repeat, attempt):
+    spec = make_spec(study=study, repeat=repeat, attempt=attempt)
+    assert NAME.match(spec.job_name()), spec.job_name()
+    assert all(LABEL_VALUE.match(v) for v in labels_of(spec).values())
+    assert LABEL_VALUE.match(selector({study}).split(" in (")[1].rstrip(")"))
+
+
+@given(st.text(max_size=120), st.text(max_size=120))
+def test_different_texts_keep_different_label_values(one, other):
+    assert (label_value(one) == label_value(other)) == (one == other)
+
+
+def test_attempts_are_different_jobs_in_different_places():
+    first, second = make_spec(attempt=1), make_spec(attempt=2)
+    assert first.job_name() != second.job_name()
+    assert attempt_url("gs://b/p/", first) == f"gs://b/p/quick/{first.path()}"
+    assert attempt_url("gs://b/p", first) != attempt_url("gs://b/p", second)
+
+
+def test_manifests_of_runs_no_longer_missing_are_removed(tmp_path: Path):
+    one, two = make_spec(repeat=1), make_spec(repeat=2)
+    assert len(write_manifests([one, two], make_settings(), tmp_path)) == 2
+    (tmp_path / "README.md").write_text("kept")
+    assert [p.name for p in write_manifests([two], make_settings(), tmp_path)] == [f"{two.job_name()}.yaml"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["README.md", f"{two.job_name()}.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"image": ""}, "--gke-image is not set"),
+        ({"image": "repo/harness:latest"}, "a tag can change"),
+        ({"image": "repo/harness@sha256:123"}, "64 hexadecimal digits"),
+        ({"bucket": ""}, "--gke-bucket is not set"),
+        ({"bucket": "my-bucket"}, "expected gs://BUCKET"),
+        ({"bucket": "gs://"}, "expected gs://BUCKET"),
+        ({"poll_interval": 0}, "--gke-poll-interval: found 0, expected 1 or more"),
+        ({"backoff_limit": -1}, "--gke-backoff-limit: found -1"),
+        ({"on_exit": "explode"}, "expected detach or cancel"),
+    ],
+)
+def test_settings_no_job_can_be_made_from_are_refused(changes, words):
+    with pytest.raises(WorkflowError, match=re.escape(words)):
+        check_settings(make_settings(**changes))
+
+
+def test_the_plugin_is_found_and_imports_no_cloud_library_until_needed():
+    code = (
+        "import sys\n"
+        "from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry\n"
+        "assert ExecutorPluginRegistry().is_installed('gke')\n"
+        "plugin = ExecutorPluginRegistry().get_plugin('gke')\n"
+        "assert all(f['help'] for f in plugin.get_settings_info())\n"
+        "assert not ({'kubernetes', 'google.cloud.storage', 'torch'} & set(sys.modules)), sorted(sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

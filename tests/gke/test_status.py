@@ -1,0 +1,157 @@
+"""Status lines from the API's JSON, as real clusters give it."""
+
+import itertools
+
+import pytest
+from snakemake_executor_plugin_gke.fleet import Action, Attempt, _last_pod_record, decide
+from snakemake_executor_plugin_gke.status import Phase, Reason, clock, failure_words, phase, waiting_reason
+from snakemake_executor_plugin_gke.telling import Teller, explain
+
+from tests.gke.specs import make_spec
+
+NOW = "2026-11-30T10:02:11Z"
+
+
+def job(*conditions, **status):
+    listed = [{"type": c, "status": "True", "reason": f"Because{c}", "message": "so"} for c in conditions]
+    return {
+        "metadata": {"name": "job", "creationTimestamp": NOW},
+        "spec": {},
+        "status": status | {"conditions": listed},
+    }
+
+
+def pod(node=None, waiting=None, conditions=()):
+    state = [{"state": {"waiting": waiting}}] if waiting else []
+    return {
+        "metadata": {
+            "name": "pod", "uid": "u1", "creationTimestamp": NOW, "labels": {"batch.kubernetes.io/job-name": "job"},
+        },
+        "spec": {"nodeName": node} if node else {},
+        "status": {"containerStatuses": state, "conditions": list(conditions)},
+    }  # fmt: skip
+
+
+def event(reason, message, count=1, last=NOW, uid="u1", **more):
+    about = {"involvedObject": {"uid": uid}, "reason": reason, "message": message}
+    return about | {"count": count, "firstTimestamp": NOW, "lastTimestamp": last} | more
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (job("Complete", "SuccessCriteriaMet"), Phase.COMPLETE),
+        (job("Failed", "FailureTarget"), Phase.FAILED),
+        (job("FailureTarget", active=1), Phase.WAITING),
+        (job("Suspended"), Phase.SUSPENDED),
+        (job(active=1, ready=1), Phase.RUNNING),
+        (job(active=1, ready=0), Phase.WAITING),
+        (job(), Phase.WAITING),
+        ({"metadata": {"deletionTimestamp": NOW}, "spec": {}, "status": {"ready": 1}}, Phase.DELETING),
+    ],
+)
+def test_phase(given, expected):
+    assert phase(given) is expected
+
+
+def test_failure_words_are_the_controllers_own():
+    assert failure_words(job("Failed")) == "BecauseFailed: so"
+
+
+@pytest.mark.parametrize("seen", [False, True])
+@pytest.mark.parametrize("given", [None, job(ready=1), job(), job("Complete"), job("Failed"), job("Suspended")])
+def test_a_record_is_collected_whatever_the_job_says(seen, given):
+    assert decide(seen, given, recorded=True) is Action.COLLECT
+
+
+def test_what_an_attempt_without_a_record_needs():
+    assert decide(False, None, recorded=False) is Action.CREATE
+    assert decide(True, None, recorded=False) is Action.VANISHED
+    for seen, given in itertools.product([False, True], [job(), job(ready=1), job("Suspended")]):
+        assert decide(seen, given, recorded=False) is Action.WAIT
+    for seen, given in itertools.product([False, True], [job("Complete"), job("Failed")]):
+        assert decide(seen, given, recorded=False) is Action.AUTOPSY
+
+
+def test_the_autoscalers_last_words_count_and_say_since_when():
+    events = [
+        event("FailedScheduling", "0/3 nodes are available: 3 Insufficient nvidia.com/gpu.", count=41),
+        event("NotTriggerScaleUp", "pod didn't trigger scale-up: out of stock", 7, last="2026-11-30T10:09:00Z"),
+        event("FailedScheduling", "of another pod", uid="u2", last="2026-11-30T11:00:00Z"),
+        event("Pulled", "not about waiting", last="2026-11-30T12:00:00Z"),
+    ]
+    reason = waiting_reason(pod(), events, job())
+    assert reason == Reason("NotTriggerScaleUp: pod didn't trigger scale-up: out of stock", 7, NOW)
+
+
+def test_an_event_of_the_newer_api_counts_its_series():
+    newer = event("FailedScheduling", "none", last=None, eventTime=NOW, firstTimestamp=None)
+    newer |= {"count": None, "series": {"count": 9, "lastObservedTime": "2026-11-30T10:30:00.000000Z"}}
+    assert waiting_reason(pod(), [newer], job()) == Reason("FailedScheduling: none", 9, NOW)
+
+
+def test_without_events_the_pods_own_condition_speaks():
+    unscheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes"}
+    assert waiting_reason(pod(conditions=[unscheduled]), [], job()).text == "Unschedulable: 0/1 nodes"
+
+
+def test_an_image_that_cannot_be_pulled_is_stuck():
+    reason = waiting_reason(pod("n", {"reason": "ImagePullBackOff", "message": "Back-off"}), [], job())
+    assert reason.stuck
+    assert reason.text == "ImagePullBackOff: Back-off"
+
+
+def test_a_pod_that_only_starts_is_not_stuck():
+    reason = waiting_reason(pod("n", {"reason": "ContainerCreating"}), [], job())
+    assert not reason.stuck
+    assert reason.text == "starting on n"
+
+
+def test_a_job_without_pod_and_a_suspended_one_say_so():
+    assert "Job controller" in waiting_reason(None, [], job()).text
+    assert "queue" in waiting_reason(None, [], job("Suspended")).text
+
+
+def test_explain_leaves_running_and_finished_jobs_out():
+    jobs = {"a": job(ready=1), "job": job(), "c": job("Complete")}
+    assert list(explain(jobs, [pod()], [])) == ["job"]
+
+
+def test_runs_that_wait_for_one_reason_share_a_line_said_once():
+    said = []
+    teller = Teller(said.append)
+    reasons = {f"run {n}": Reason("no node", 3, NOW) for n in range(5)}
+    teller.waiting(reasons)
+    teller.waiting(reasons)
+    teller.waiting({k: Reason("no node", 4, NOW) for k in reasons})
+    assert said == ["gke: waiting: 5 runs (run 0, run 1, run 2 and 2 more): no node (3 times since 11-30 10:02Z)"]
+    teller.waiting(reasons | {"run 0": Reason("starting on n", 1, NOW)})
+    assert said[1:] == [
+        "gke: waiting: run 0: starting on n (since 11-30 10:02Z)",
+        "gke: waiting: 4 runs (run 1, run 2, run 3 and 1 more): no node (3 times since 11-30 10:02Z)",
+    ]
+
+
+def test_trouble_is_said_when_it_begins_and_when_it_ends():
+    said = []
+    teller = Teller(said.append)
+    for _ in range(3):
+        teller.trouble("bucket", "503")
+    teller.well("bucket")
+    teller.well("bucket")
+    teller.trouble("bucket", "503")
+    assert said == ["gke: 503", "gke: the bucket answers again", "gke: 503"]
+
+
+def test_the_last_pods_record_is_found_by_number_not_by_name(tmp_path):
+    attempt = Attempt(make_spec(), tmp_path)
+    blobs = dict.fromkeys(
+        f"{attempt.remote}/{name}" for name in ("pods/9/record.json", "pods/10/record.json", "pods/11/try-1/rank-0.log")
+    )
+    assert _last_pod_record(attempt, blobs) == "pods/10/record.json"
+    assert _last_pod_record(attempt, {}) is None
+
+
+def test_clock_is_short_and_says_its_zone():
+    assert clock(NOW) == "11-30 10:02Z"
+    assert clock("") == ""
