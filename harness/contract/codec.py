@@ -36,6 +36,28 @@ def encode(value: Any) -> Any:
     return value
 
 
+def essence(value: Any) -> Any:
+    """Like `encode`, leaving out every dataclass field that has its default: what a hash is taken of.
+
+    So a contract that gains a field (whose default means what was done before) keeps the hashes of
+    all it has measured. The price: a default, once released, must never change its meaning.
+    """
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = ((f, getattr(value, f.name)) for f in dataclasses.fields(value))
+        return {f.name: essence(v) for f, v in fields if not _is_default(f, v)}
+    if isinstance(value, dict):
+        return {str(k): essence(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [essence(v) for v in value]
+    return value
+
+
+def _is_default(field: dataclasses.Field[Any], value: Any) -> bool:
+    if field.default is not dataclasses.MISSING:
+        return bool(value == field.default)
+    return field.default_factory is not dataclasses.MISSING and bool(value == field.default_factory())
+
+
 def decode(cls: type[T], value: Any, key: str = "") -> T:
     """Build `cls` from parsed JSON. Raises SpecError naming the dotted key, what was found and what is allowed."""
     if not isinstance(value, dict):

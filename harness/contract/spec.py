@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from harness.contract.codec import decode, digest, encode
+from harness.contract.codec import decode, digest, encode, essence
 from harness.contract.engines import NUMERIC_DTYPES, Numerics, check_settings, resolve_settings
 from harness.contract.errors import SpecError
 
@@ -259,12 +259,12 @@ class RunSpec:
         return encoded
 
     def hash(self) -> str:
-        """sha256 of the canonical spec: names this attempt."""
-        return digest(self)
+        """sha256 of the canonical spec (defaults left out: `codec.essence`): names this attempt."""
+        return digest(essence(self))
 
     def run_hash(self) -> str:
         """sha256 of the canonical spec without its attempt number: names the run across attempts."""
-        plain = self.to_json()
+        plain = essence(self)
         del plain["identity"]["attempt"]
         return digest(plain)
 

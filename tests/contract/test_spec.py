@@ -59,6 +59,14 @@ def test_an_integer_where_a_number_is_meant_does_not_change_the_hash() -> None:
     )
 
 
+def test_the_hash_is_pinned_and_a_stated_default_does_not_change_it() -> None:
+    # Committed results lie under this hash: a change here orphans them all.
+    assert parse_spec(PLAIN).run_hash()[:12] == "3729b2da456c"
+    stated = changed("protocol.parity_tolerance", 0.02)
+    assert parse_spec(stated).run_hash() == parse_spec(PLAIN).run_hash()
+    assert parse_spec(changed("protocol.parity_tolerance", 0.03)).run_hash() != parse_spec(PLAIN).run_hash()
+
+
 def test_every_attempt_has_a_name_of_its_own_within_one_run() -> None:
     first, second = parse_spec(PLAIN), parse_spec(changed("identity.attempt", 2))
     assert first.run_hash() == second.run_hash()
