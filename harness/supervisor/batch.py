@@ -13,6 +13,8 @@ from harness.supervisor.run import execute, exit_status
 from harness.supervisor.say import say, summary
 from harness.supervisor.signals import Cancelled
 
+NO_TIME = "left out: no time is left"
+
 
 def batch(plan: Path, root: Path, budget_s: float, upload: str | None) -> int:
     """Run the plan's specs in order below `root`/<study>; returns the exit status."""
@@ -47,7 +49,8 @@ class Batch:
         known = folder.finished(out, spec) is not None
         expected_s = self._expected_s(spec)
         if not known and self._left_s() < expected_s:
-            return f"left out: takes about {expected_s:.0f} s, {self._left_s():.0f} s are left"
+            left_s = max(0.0, self._left_s())
+            return f"left out: takes about {expected_s:.0f} s, {left_s:.0f} s are left" if left_s else NO_TIME
         place = f"{self._upload.rstrip('/')}/{spec.identity.study}/{spec.path()}" if self._upload else None
         try:
             record = execute(spec, out, place, until_s=self._until_s)

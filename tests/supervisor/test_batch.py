@@ -1,0 +1,90 @@
+"""Many specs in one call: order, budget, what is skipped and what is left for the next call."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.contract import exitcodes
+from harness.contract.errors import SpecError
+from harness.contract.spec import RunSpec
+from harness.supervisor.batch import read_plan, table
+from tests.engines.specs import make_spec
+from tests.supervisor.conftest import Supervisor
+
+Make = Callable[..., Supervisor]
+
+
+def plan(path: Path, *specs: RunSpec) -> Path:
+    path.write_text(json.dumps({"specs": [s.to_json() for s in specs]}))
+    return path
+
+
+def test_a_plan_is_a_list_in_a_file_or_a_folder_of_specs(tmp_path: Path) -> None:
+    first, second = make_spec("ddp"), make_spec("zero-1")
+    assert read_plan(plan(tmp_path / "plan.json", first, second)) == [first, second]
+    folder = tmp_path / "specs"
+    folder.mkdir()
+    (folder / "2.json").write_text(json.dumps(second.to_json()))
+    (folder / "1.json").write_text(json.dumps(first.to_json()))
+    assert read_plan(folder) == [first, second]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[", "not JSON"),
+        ("[]", "expected"),
+        ('{"specs": [{}]}', r"specs\[0\]: spec_version: missing"),
+        ('{"specs": [], "x": 1}', "nothing else"),
+    ],
+)
+def test_a_bad_plan_is_refused_whole(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "plan.json").write_text(text)
+    with pytest.raises(SpecError, match=words):
+        read_plan(tmp_path / "plan.json")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SpecError, match=r"found no \.json file"):
+        read_plan(tmp_path / "empty")
+
+
+def test_the_table_lines_up() -> None:
+    rows: list[tuple[RunSpec, str]] = [(make_spec("ddp"), "ok: 1 tok/s"), (make_spec("fsdp2-noreshard"), "not begun")]
+    first, second = table(rows)
+    assert first.index("ok:") == second.index("not begun")
+
+
+def in_batch(supervise: Make, specs: list[RunSpec], *options: str) -> Supervisor:
+    run = supervise(None)
+    plan(run.spec_path, *specs)
+    return run.start(*options, program=["-m", "harness", "batch"])
+
+
+def test_finished_runs_are_skipped_and_what_does_not_fit_is_left_without_a_record(
+    supervise: Make, finished_run: Supervisor
+) -> None:
+    done, other = finished_run.record.spec, make_spec("ddp", protocol__timed_steps=3)
+    run = supervise(None)
+    shutil.copytree(finished_run.out, run.out / "test" / done.path())
+    plan(run.spec_path, done, other)
+    run.start("--budget-s", "0", program=["-m", "harness", "batch"])
+    assert run.wait() == exitcodes.RECORD_DELIVERED, run.stderr
+    assert "already finished: ok" in run.stdout
+    assert "left out: no time is left" in run.stdout
+    assert not list((run.out / "test").glob(f"{other.path()}/record.json"))
+
+
+@pytest.mark.slow
+def test_a_run_that_the_budget_cuts_short_has_no_record_and_runs_next_time(supervise: Make) -> None:
+    changes: dict[str, Any] = {"protocol__timed_steps": 100_000}
+    short, long = make_spec("ddp", protocol__timed_steps=2), make_spec("fsdp2-reshard", **changes)
+    run = in_batch(supervise, [short, long, make_spec("zero-1")], "--budget-s", "120")
+    assert run.wait(400) == exitcodes.RECORD_DELIVERED, run.stderr
+    run.assert_nothing_left()
+    assert (run.out / "test" / short.path() / "record.json").exists()
+    assert not (run.out / "test" / long.path() / "record.json").exists()
+    assert "cancelled: the budget ran out" in run.stdout
+    assert run.stdout.rstrip().endswith("not begun")

@@ -1,0 +1,73 @@
+"""The command line: help for every command, set-up that says what is missing, start-up without torch."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.contract import exitcodes
+from harness.supervisor import setup
+from tests.supervisor.conftest import ROOT
+
+
+def harness(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "harness", *arguments],
+        cwd=ROOT,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("command", ["run", "batch", "setup", "diagnose"])
+def test_every_command_explains_itself(command: str) -> None:
+    answer = harness(command, "--help")
+    assert answer.returncode == 0
+    assert command in answer.stdout
+    assert command in harness("--help").stdout
+
+
+def test_an_unknown_command_is_refused_with_the_known_ones() -> None:
+    answer = harness("rnu")
+    assert answer.returncode == 2
+    assert "run" in answer.stderr
+
+
+def test_the_supervisor_never_loads_torch() -> None:
+    program = (
+        "import sys, harness.supervisor.run, harness.supervisor.batch, harness.supervisor.setup\n"
+        "print([m for m in ('torch', 'deepspeed', 'numpy', 'google.cloud.storage', 'pynvml') if m in sys.modules])"
+    )
+    answer = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == "[]"
+
+
+def test_set_up_without_a_compiler_says_what_to_install(tmp_path: Path) -> None:
+    answer = harness("setup", TORCH_EXTENSIONS_DIR=str(tmp_path), CXX="absent-compiler")
+    assert answer.returncode == exitcodes.INTERNAL
+    assert "found no absent-compiler" in answer.stderr
+    assert "install g++" in answer.stderr
+
+
+def test_set_up_is_done_once_per_version(tmp_path: Path) -> None:
+    (tmp_path / setup.STAMP).write_text(json.dumps(setup._fingerprint()))
+    answer = harness("setup", TORCH_EXTENSIONS_DIR=str(tmp_path), CXX="absent-compiler")
+    assert answer.returncode == 0
+    assert "are built" in answer.stdout
+    (tmp_path / setup.STAMP).write_text(json.dumps(setup._fingerprint() | {"torch": "1.0"}))
+    assert harness("setup", TORCH_EXTENSIONS_DIR=str(tmp_path), CXX="absent-compiler").returncode == exitcodes.INTERNAL
+
+
+def test_a_build_that_fails_shows_the_compilers_words(tmp_path: Path) -> None:
+    compiler = tmp_path / "c++"
+    compiler.write_text("#!/bin/sh\necho this compiler is broken >&2\nexit 1\n")
+    compiler.chmod(0o755)
+    answer = harness("setup", TORCH_EXTENSIONS_DIR=str(tmp_path / "ext"), CXX=str(compiler))
+    assert answer.returncode == exitcodes.INTERNAL
+    assert "the build failed" in answer.stderr
+    assert not (tmp_path / "ext" / setup.STAMP).exists()
