@@ -13,9 +13,10 @@ from harness.contract.engines import DdpSettings, parse_settings
 from harness.contract.record import Found
 from harness.contract.units import DTYPE_BYTES
 from harness.engines.base import Context, Holding
-from harness.engines.model import Weights, build_meta_model, count_parameters, decoder_blocks
+from harness.engines.model import build_meta_model, count_parameters, decoder_blocks
 from harness.engines.numerics import dtype, dtype_name, require
 from harness.engines.optimizer import clip_gradients, optimizer_name, optimizer_tensors, torch_adamw
+from harness.engines.weights import Weights
 
 
 class _Cast(nn.Module):

@@ -11,9 +11,10 @@ from harness.contract.engines import FsdpSettings, parse_settings
 from harness.contract.record import Found
 from harness.contract.units import DTYPE_BYTES
 from harness.engines.base import Context, Holding
-from harness.engines.model import Weights, build_meta_model, count_parameters, decoder_blocks
+from harness.engines.model import build_meta_model, count_parameters, decoder_blocks
 from harness.engines.numerics import dtype, dtype_name, require
 from harness.engines.optimizer import clip_gradients, optimizer_name, optimizer_tensors, torch_adamw
+from harness.engines.weights import Weights
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:

@@ -14,9 +14,10 @@ from harness.contract.record import Found
 from harness.contract.spec import Optimizer
 from harness.contract.units import DTYPE_BYTES
 from harness.engines.base import Context, Holding
-from harness.engines.model import Weights, build_meta_model, count_parameters, decoder_blocks
+from harness.engines.model import build_meta_model, count_parameters, decoder_blocks
 from harness.engines.numerics import dtype_name, require
 from harness.engines.optimizer import optimizer_name, optimizer_tensors, torch_adamw
+from harness.engines.weights import Weights
 from harness.engines.zero_config import deepspeed_config
 
 
@@ -220,7 +221,8 @@ def _undo_setup_step(wrapper: Any, optimizer: torch.optim.Optimizer) -> None:
 
 
 def _own_part(parameter: nn.Parameter) -> torch.Tensor:
-    # Stage 3 keeps a rank's part beside an empty parameter; persistent ones keep both.
+    # Stage 3 keeps a rank's part beside an empty parameter. A persistent one is gathered for good, but a gathered
+    # copy is no more state here than FSDP2's between forward and backward.
     part = getattr(parameter, "ds_tensor", None)
     return parameter.data if part is None else part.data
 

@@ -1,0 +1,116 @@
+"""One process group of two ranks trains every variant that the tests look at; it is started once a session."""
+
+import dataclasses
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from safetensors.torch import save_file
+
+from harness.contract.codec import encode
+from harness.contract.engines import CONFIGS
+from harness.contract.record import RankResult, read_rank_result
+from harness.contract.spec import RunSpec
+from tests.engines.specs import SMALL, make_spec
+
+ROOT = Path(__file__).resolve().parents[2]
+STEPS = {"protocol__warmup_steps": 4, "protocol__timed_steps": 2, "data__sequence_length": 16}
+FLOAT32 = dict.fromkeys(("parameter", "compute", "master", "optimizer_state", "reduce", "accumulate"), "float32")
+ENGINES = ("ddp", "fsdp2-reshard", "zero-0", "zero-2", "zero-3")
+"""One config of each way to shard."""
+ZERO_SETTINGS = "engine__settings__"
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """What both ranks left behind, or why they could not."""
+
+    ranks: list[RankResult]
+    parity: list[str]
+
+    @property
+    def loss(self) -> list[float]:
+        """Mean over ranks, step by step."""
+        return [sum(step) / len(step) for step in zip(*(r.loss for r in self.ranks), strict=True)]
+
+
+def torchrun(*arguments: str, timeout_s: float = 280) -> subprocess.CompletedProcess[str]:
+    """Run a module on two ranks of this machine."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(port)]
+    return subprocess.run(
+        [*command, *arguments],
+        cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+    )
+
+
+def variants(checkpoint: Path) -> dict[str, RunSpec]:
+    """Every spec the session trains, by name."""
+    small = {"model__config": SMALL, **STEPS}
+    specs = {
+        f"{arm}/{config}": make_spec(config, arm, **small) for arm in ("matched", "defaults") for config in CONFIGS
+    }
+    for config in ENGINES:
+        specs[f"float32/{config}"] = make_spec(config, **small, numerics=FLOAT32)
+        specs[f"accumulate/{config}"] = make_spec(config, **small, data__gradient_accumulation=2)
+        # A large epsilon makes Adam feel the scale of the gradient, which it otherwise divides out.
+        specs[f"clip/{config}"] = make_spec(config, **small, optimizer__clip_norm=0.01, optimizer__epsilon=0.1)
+        specs[f"no-clip/{config}"] = make_spec(config, **small, optimizer__clip_norm=0.0, optimizer__epsilon=0.1)
+    for config in ("ddp", "fsdp2-reshard", "zero-3"):
+        specs[f"checkpointing/{config}"] = make_spec(config, **small, model__activation_checkpointing=True)
+        specs[f"reduce-bf16/{config}"] = make_spec(config, **small, numerics__reduce="bfloat16")
+        pretrained = {"model__weights": "pretrained", "model__pretrained": str(checkpoint)}
+        specs[f"pretrained/{config}"] = make_spec(config, **small, **pretrained)
+    specs["micro-batch/ddp"] = make_spec("ddp", **small, data__micro_batch=3)
+    specs["foreach/ddp"] = make_spec("ddp", **small, optimizer__implementation="torch-foreach")
+    specs["eager/ddp"] = make_spec("ddp", **small, model__attention="eager")
+    specs["groups/fsdp2-reshard"] = make_spec("fsdp2-reshard", **small, engine__settings__blocks_per_group=2)
+    specs["prefetch/fsdp2-reshard"] = make_spec("fsdp2-reshard", **small, engine__settings__prefetch_depth=2)
+    specs["leaves/zero-3"] = make_spec("zero-3", **small, engine__settings__leaf_blocks=True)
+    specs["sharded-small/zero-3"] = make_spec("zero-3", **small, engine__settings__param_persistence_threshold=0)
+    specs["offload/zero-2"] = make_spec("zero-2", **small, engine__settings__offload_optimizer=True)
+    return specs
+
+
+def save_checkpoint(folder: Path) -> None:
+    """A Hugging Face checkpoint of the small model with weights that no seed of ours draws."""
+    import torch
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    torch.manual_seed(1234)
+    settings = {k: v for k, v in SMALL.items() if k != "model_type"}
+    model = Qwen2ForCausalLM(Qwen2Config(**settings))  # type: ignore[arg-type]
+    tensors = {n: t.contiguous() for n, t in model.state_dict().items() if n != "lm_head.weight"}
+    save_file(tensors, folder / "model.safetensors")
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trained]:
+    """Results of every variant by name."""
+    folder = tmp_path_factory.mktemp("trained")
+    save_checkpoint(folder)
+    specs = variants(folder)
+    for name, spec in specs.items():
+        place = folder / name.replace("/", "-")
+        place.mkdir()
+        (place / "spec.json").write_text(json.dumps(encode(spec)))
+    finished = torchrun("-m", "tests.engines.many", str(folder))
+    assert finished.returncode == 0, finished.stdout[-2000:] + finished.stderr[-4000:]
+    results = {}
+    for name in specs:
+        place = folder / name.replace("/", "-")
+        errors = [p.read_text() for p in sorted(place.glob("error-*.txt"))]
+        assert not errors, f"{name}: {errors[0]}"
+        ranks = [read_rank_result(place / f"result-{rank}.json") for rank in range(2)]
+        results[name] = Trained(ranks, json.loads((place / "parity-0.json").read_text()))
+    return results

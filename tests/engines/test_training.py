@@ -1,0 +1,154 @@
+"""Every config really trains on two CPU ranks, and does what its spec says."""
+
+import pytest
+
+from harness.contract.engines import CONFIGS, MATCHED_NUMERICS
+from tests.engines.conftest import ENGINES, Trained
+
+TOLERANCE = 5e-3
+"""Relative, on the loss. All arms compute in bfloat16, whose rounding is 4e-3; engines sum in other orders."""
+FLOAT32_TOLERANCE = 2e-5
+WORLD_SIZE = 2
+
+Results = dict[str, Trained]
+
+
+def distance(left: Trained, right: Trained, steps: int = 5) -> float:
+    pairs = zip(left.loss[:steps], right.loss[:steps], strict=True)
+    return max(abs(a - b) / abs(b) for a, b in pairs)
+
+
+@pytest.mark.parametrize("arm", ["matched", "defaults"])
+@pytest.mark.parametrize("config", CONFIGS)
+def test_every_config_trains_and_keeps_its_promises(trained: Results, config: str, arm: str) -> None:
+    run = trained[f"{arm}/{config}"]
+    assert run.parity == []
+    for result in run.ranks:
+        assert len(result.step_times_s) == 2 and all(t > 0 for t in result.step_times_s)
+        assert result.window_s >= sum(result.step_times_s)
+        assert len(result.loss) == len(result.grad_norm) == 6
+        assert all(norm is not None and norm > 0 for norm in result.grad_norm)
+    assert run.ranks[0].loss != run.ranks[1].loss, "both ranks trained on the same data"
+    assert run.ranks[0].grad_norm == pytest.approx(run.ranks[1].grad_norm), "the norm is global"
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_matched_configs_follow_ddp(trained: Results, config: str) -> None:
+    assert distance(trained[f"matched/{config}"], trained["matched/ddp"]) < TOLERANCE
+
+
+@pytest.mark.parametrize("config", ENGINES)
+def test_in_float32_the_engines_are_one_training(trained: Results, config: str) -> None:
+    run, reference = trained[f"float32/{config}"], trained["float32/ddp"]
+    assert run.parity == []
+    assert distance(run, reference, steps=6) < FLOAT32_TOLERANCE
+    assert run.ranks[0].grad_norm == pytest.approx(reference.ranks[0].grad_norm, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("matched/ddp", 16),
+        ("matched/zero-0", 16),
+        ("matched/zero-1", 4 + 12 / WORLD_SIZE),
+        ("matched/zero-2", 2 + 14 / WORLD_SIZE),
+        ("matched/zero-3", 16 / WORLD_SIZE),
+        # The CPU optimizer reads a float32 copy of the gradients.
+        ("matched/zero-3-offload", (16 + 4) / WORLD_SIZE),
+        ("offload/zero-2", 2 + (4 + 12) / WORLD_SIZE),
+        ("matched/fsdp2-reshard", 16 / WORLD_SIZE),
+        ("matched/fsdp2-noreshard", 16 / WORLD_SIZE),
+        ("matched/fsdp2-reshard-offload", 16 / WORLD_SIZE),
+        ("defaults/ddp", 8),
+        ("defaults/zero-3", 16 / WORLD_SIZE),
+        ("defaults/fsdp2-reshard", 8 / WORLD_SIZE),
+        ("float32/ddp", 16),
+        ("float32/fsdp2-reshard", 16 / WORLD_SIZE),
+    ],
+)
+def test_state_bytes_are_what_the_numerics_say(trained: Results, name: str, expected: float) -> None:
+    for result in trained[name].ranks:
+        assert result.state is not None
+        assert result.state.expected_bytes_per_parameter == pytest.approx(expected)
+        # Partitions are padded to equal lengths.
+        assert result.state.bytes_per_parameter == pytest.approx(expected, rel=0.01)
+
+
+def test_offloaded_state_lies_in_host_memory(trained: Results) -> None:
+    # On the CPU platform all memory is the host's; what matters is that the whole state is found there.
+    state = trained["matched/fsdp2-reshard-offload"].ranks[0].state
+    assert state is not None
+    assert state.host_bytes == state.parameter_bytes + state.gradient_bytes + state.optimizer_bytes
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_found_numerics_are_read_from_the_tensors(trained: Results, config: str) -> None:
+    found = trained[f"matched/{config}"].ranks[0].found
+    promised = MATCHED_NUMERICS[CONFIGS[config].engine]
+    assert (found.parameter, found.master, found.compute) == (promised.parameter, promised.master, promised.compute)
+    assert found.optimizer_state == "float32"
+    assert found.optimizer_class.endswith("AdamW (fused)")
+    assert trained["defaults/fsdp2-reshard"].ranks[0].found.optimizer_state == "bfloat16"
+
+
+@pytest.mark.parametrize("config", ENGINES)
+def test_gradient_accumulation_means_the_same_everywhere(trained: Results, config: str) -> None:
+    run = trained[f"accumulate/{config}"]
+    assert distance(run, trained["accumulate/ddp"]) < TOLERANCE
+    assert distance(run, trained[f"matched/{config}"], steps=1) > 1e-4, "twice the tokens, another loss"
+    assert run.ranks[0].grad_norm[0] < trained[f"matched/{config}"].ranks[0].grad_norm[0]  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("config", ENGINES)
+def test_clipping_shortens_the_update_and_not_the_reported_norm(trained: Results, config: str) -> None:
+    clipped, free = trained[f"clip/{config}"], trained[f"no-clip/{config}"]
+    assert clipped.ranks[0].grad_norm[0] == pytest.approx(free.ranks[0].grad_norm[0], rel=1e-3)
+    assert clipped.ranks[0].grad_norm[0] > 0.01  # type: ignore[operator]
+    fall = [run.loss[0] - run.loss[-1] for run in (clipped, free)]
+    assert fall[0] != pytest.approx(fall[1], abs=1e-5)
+    assert distance(clipped, trained["clip/ddp"]) < TOLERANCE
+
+
+@pytest.mark.parametrize("config", ["ddp", "fsdp2-reshard", "zero-3"])
+def test_checkpointing_changes_no_number(trained: Results, config: str) -> None:
+    assert distance(trained[f"checkpointing/{config}"], trained[f"matched/{config}"], steps=6) < 1e-4
+
+
+@pytest.mark.parametrize("config", ["ddp", "fsdp2-reshard", "zero-3"])
+def test_reduction_can_be_asked_for_in_bfloat16(trained: Results, config: str) -> None:
+    run = trained[f"reduce-bf16/{config}"]
+    assert run.parity == []
+    assert run.ranks[0].found.reduce == "bfloat16"
+    assert run.ranks[0].grad_norm != trained[f"matched/{config}"].ranks[0].grad_norm
+    assert distance(run, trained["matched/ddp"]) < TOLERANCE
+
+
+@pytest.mark.parametrize("config", ["ddp", "fsdp2-reshard", "zero-3"])
+def test_pretrained_weights_reach_every_engine(trained: Results, config: str) -> None:
+    run = trained[f"pretrained/{config}"]
+    assert distance(run, trained["pretrained/ddp"]) < TOLERANCE
+    assert distance(run, trained[f"matched/{config}"], steps=1) > 1e-4
+
+
+@pytest.mark.parametrize(
+    ("variant", "base"),
+    [
+        ("groups/fsdp2-reshard", "matched/fsdp2-reshard"),
+        ("prefetch/fsdp2-reshard", "matched/fsdp2-reshard"),
+        ("leaves/zero-3", "matched/zero-3"),
+        ("sharded-small/zero-3", "matched/zero-3"),
+        ("foreach/ddp", "matched/ddp"),
+        ("eager/ddp", "matched/ddp"),
+    ],
+)
+def test_settings_that_only_change_speed_change_no_loss(trained: Results, variant: str, base: str) -> None:
+    assert distance(trained[variant], trained[base]) < TOLERANCE
+    assert trained[variant].parity == []
+
+
+def test_micro_batch_changes_tokens_and_prediction(trained: Results) -> None:
+    one, three = trained["matched/ddp"].ranks[0].ledger, trained["micro-batch/ddp"].ranks[0].ledger
+    assert trained["micro-batch/ddp"].parity == [], "three times the tokens are what its spec promises"
+    assert one is not None and three is not None
+    assert three["parts_bytes"]["activations"] == 3 * one["parts_bytes"]["activations"]
+    assert distance(trained["micro-batch/ddp"], trained["matched/ddp"], steps=1) > 1e-4

@@ -1,0 +1,73 @@
+"""Shares and collectives, from traces small enough to add up by hand."""
+
+from typing import Any
+
+import pytest
+
+from harness.measure.traffic import Collective, TrafficError, by_kind, read_trace, straggler_waits, summarize
+
+WINDOW = {"ph": "X", "cat": "user_annotation", "name": "harness.profiled_window", "ts": 0, "dur": 100}
+
+
+def event(category: str, name: str, start: int, end: int, **arguments: Any) -> dict[str, Any]:
+    return {"ph": "X", "cat": category, "name": name, "ts": start, "dur": end - start, "args": arguments}
+
+
+def test_shares_are_disjoint_and_add_up() -> None:
+    timeline = read_trace(
+        [
+            WINDOW,
+            event("kernel", "sm90_gemm", 0, 40),
+            event("kernel", "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL", 30, 60),
+            event("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", 50, 70),
+            event("gpu_memcpy", "Memcpy DtoD (Device -> Device)", 70, 80),
+        ]
+    )
+    figures = summarize(timeline, steps=2)
+    shares = figures["shares"]
+    assert shares == pytest.approx({"compute": 0.5, "comm_exposed": 0.2, "copy_exposed": 0.1, "idle": 0.2})
+    assert sum(shares.values()) == pytest.approx(1)
+    assert figures["comm_total_s"] == pytest.approx(15e-6)
+    assert figures["overlap"] == pytest.approx(1 - 20 / 30)
+    # Published definition: NCCL kernel time over all kernel time, overlapping or not.
+    assert figures["nccl_share"] == pytest.approx(30 / (30 + 50))
+
+
+def test_two_streams_of_collectives_count_once_as_busy_and_twice_in_total() -> None:
+    kernels = [event("kernel", "ncclDevKernel_AllGather_RING_LL", start, start + 40) for start in (0, 20)]
+    figures = summarize(read_trace([WINDOW, *kernels]), steps=1)
+    assert figures["comm_busy_s"] == pytest.approx(60e-6)
+    assert figures["comm_total_s"] == pytest.approx(80e-6)
+
+
+def test_payload_is_read_from_the_kernel() -> None:
+    arguments = {"Collective name": "_allgather_base", "In msg nelems": 10, "Out msg nelems": 40, "dtype": "BFloat16"}
+    timeline = read_trace([WINDOW, event("kernel", "ncclDevKernel_AllGather_RING_LL", 0, 8, **arguments)])
+    table = by_kind(timeline.collectives, waits=None, steps=1)
+    assert table["allgather_base"]["payload_bytes"] == 80
+    assert table["allgather_base"]["dtypes"] == ["bfloat16"]
+
+
+def test_a_payload_that_the_trace_does_not_tell_is_null_not_zero() -> None:
+    timeline = read_trace([WINDOW, event("kernel", "ncclDevKernel_AllReduce_Sum_f32_RING_LL", 0, 8)])
+    assert by_kind(timeline.collectives, None, 1)["allreduce"]["payload_bytes"] is None
+
+
+def test_a_trace_without_the_window_is_refused() -> None:
+    with pytest.raises(TrafficError, match="profiled_window"):
+        read_trace([event("kernel", "gemm", 0, 1)])
+
+
+def collectives(*times: float) -> list[Collective]:
+    return [Collective("allreduce", t, None, None) for t in times]
+
+
+def test_straggler_wait_is_own_minus_the_shortest() -> None:
+    own = collectives(5.0, 2.0)
+    ranks = [[("allreduce", 5.0), ("allreduce", 2.0)], [("allreduce", 1.0), ("allreduce", 3.0)]]
+    assert straggler_waits(own, ranks) == [4.0, 0.0]
+
+
+def test_ranks_that_ran_other_sequences_have_no_straggler_wait() -> None:
+    ranks = [[("allreduce", 5.0)], [("broadcast", 1.0)]]
+    assert straggler_waits(collectives(5.0), ranks) is None
