@@ -12,7 +12,7 @@ from bench.matrix import at
 from harness.contract.codec import nearest
 from harness.contract.errors import SpecError
 from harness.contract.outcome import OUTCOMES
-from harness.contract.spec import RunSpec, parse_spec
+from harness.contract.spec import RunSpec
 
 UNREADABLE = "unreadable"
 """What `ended` says of a record that is no JSON object with an outcome: it counts as a failed attempt."""
@@ -69,27 +69,8 @@ def parse_rerun(value: Any) -> frozenset[str]:
 
 
 def run_folder(results: Path, spec: RunSpec) -> Path:
-    """The folder of all attempts of a run.
-
-    A run is named by the hash of its spec. When the contract has gained a field since, the same run carries
-    another hash: a sibling whose recorded spec, read by today's contract, is this very run is taken instead.
-    """
-    folder = (results / spec.path()).parent
-    if folder.is_dir() or not folder.parent.is_dir():
-        return folder
-    for sibling in sorted(folder.parent.glob(f"r{spec.identity.repeat}-*")):
-        for attempt in attempts(sibling)[:1]:
-            recorded = _recorded_spec(attempt.record)
-            if recorded is not None and recorded.run_hash() == spec.run_hash():
-                return sibling
-    return folder
-
-
-def _recorded_spec(record: Path) -> RunSpec | None:
-    try:
-        return parse_spec(json.loads(record.read_text(encoding="utf-8"))["spec"])
-    except (OSError, ValueError, KeyError, TypeError, SpecError):
-        return None
+    """The folder of all attempts of a run."""
+    return (results / spec.path()).parent
 
 
 def wanted(results: Path, runs: Iterable[RunSpec], rerun: frozenset[str]) -> dict[str, RunSpec]:
