@@ -5,25 +5,30 @@ import signal as signals
 
 from harness.diagnosis.findings import Exit, Findings
 
-_FAILED = re.compile(r"failed \(exitcode: (?P<code>-?\d+)\) local_rank: (?P<rank>\d+) \(pid: \d+\)")
-_TABLE_RANK = re.compile(r"^\s*rank\s+: (?P<rank>\d+) \(local_rank: \d+\)")
-_TABLE_CODE = re.compile(r"^\s*exitcode\s+: (?P<code>-?\d+) \(pid: \d+\)")
-_DEEPSPEED = re.compile(r"exits with return code = (?P<code>-?\d+)")
-_LOCAL_RANK = re.compile(r"--local[_-]rank=(?P<rank>\d+)")
-_SRUN = re.compile(
-    r"srun: error: \S+: tasks? (?P<rank>\d+)[\d,-]*: (?P<what>Killed|Terminated|Segmentation fault|Aborted|Bus error|Exited with exit code (?P<code>\d+))"
-)
-_MPI = re.compile(r"rank (?P<rank>\d+) with PID \d+ on node .* exited on signal (?P<signal>\d+)")
-_SHELL = re.compile(
-    r"(?:^|: )(?:line \d+: +)?(?:\d+ )?(?P<what>Killed|Terminated|Segmentation fault|Aborted|Bus error|Illegal instruction)(?: +\(core dumped\)| {2,}\S|$)"
-)
-_CODE = re.compile(r"(?i)(?:exit(?:ed)?(?: with)?(?: exit)? (?:code|status)|Exit Code)[:= ]+(?P<code>-?\d{1,3})\b")
-_CALLED = re.compile(r"returned non-zero exit status (?P<code>\d+)|died with <Signals\.\w+: (?P<signal>\d+)>")
-_SPAWN = re.compile(r"process (?P<rank>\d+) terminated with (?:signal (?P<name>SIG\w+)|exit code (?P<code>\d+))")
-_NAMES = {
+_WORDS = {
     "Killed": signals.SIGKILL, "Terminated": signals.SIGTERM, "Segmentation fault": signals.SIGSEGV,
     "Aborted": signals.SIGABRT, "Bus error": signals.SIGBUS, "Illegal instruction": signals.SIGILL,
 }  # fmt: skip
+_WORD = "|".join(_WORDS)
+
+# (a text the line must hold, pattern): groups are rank, code (of an exit), number, name or word (of a signal).
+_ENDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
+    (gate, re.compile(pattern))
+    for gate, pattern in (
+        ("exitcode:", r"failed \(exitcode: (?P<code>-?\d+)\) local_rank: (?P<rank>\d+) \(pid: \d+\)"),
+        ("return code =", r"(?:--local[_-]rank=(?P<rank>\d+)\b.*)?exits with return code = (?P<code>-?\d+)"),
+        ("srun: error:", rf"srun: error: \S+: tasks? (?P<rank>\d+)[\d,-]*: (?:(?P<word>{_WORD})|Exited with exit code (?P<code>\d+))"),
+        ("exited on signal", r"rank (?P<rank>\d+) with PID \d+ on node .* exited on signal (?P<number>\d+)"),
+        ("died with <Signals", r"died with <Signals\.\w+: (?P<number>\d+)>"),
+        ("non-zero exit status", r"returned non-zero exit status (?P<code>\d+)"),
+        ("terminated with", r"process (?P<rank>\d+) terminated with (?:signal (?P<name>SIG\w+)|exit code (?P<code>\d+))"),
+        ("xit", r"(?i:exit(?:ed)?(?: with)?(?: exit)? (?:code|status))[:= ]+(?P<code>-?\d{1,3})\b"),
+        ("", rf"(?:^|: )(?:line \d+: +)?(?:\d+ )?(?P<word>{_WORD})(?: +\(core dumped\)| {{2,}}\S|$)"),
+    )
+)  # fmt: skip
+_TABLE_RANK = re.compile(r"^\s*rank\s+: (?P<rank>\d+) \(local_rank: \d+\)")
+_TABLE_CODE = re.compile(r"^\s*exitcode\s+: (?P<code>-?\d+) \(pid: \d+\)")
+_STARTED = re.compile(r"Started container|^\s*Started:\s")
 
 
 class ExitReader:
@@ -48,32 +53,10 @@ class ExitReader:
         elif match := _TABLE_CODE.match(text):
             self._add(self._row_rank, int(match["code"]), number, text, first=self._root)
             self._root = False
-        elif found := self._one_line(text):
+        elif found := read_end(text):
             self._add(*found, number, text)
-        if "Started container" in text or re.match(r"^\s*Started:\s", text):
+        elif _STARTED.search(text):
             self._findings.started_pod = True
-
-    def _one_line(self, text: str) -> tuple[int | None, int] | None:
-        if match := _FAILED.search(text):
-            return int(match["rank"]), int(match["code"])
-        if match := _DEEPSPEED.search(text):
-            rank = _LOCAL_RANK.search(text)
-            return (int(rank["rank"]) if rank else None), int(match["code"])
-        if match := _SRUN.search(text):
-            code = int(match["code"]) if match["code"] else -_NAMES[match["what"]]
-            return int(match["rank"]), code
-        if match := _MPI.search(text):
-            return int(match["rank"]), -int(match["signal"])
-        if match := _CALLED.search(text):
-            return None, -int(match["signal"]) if match["signal"] else int(match["code"])
-        if match := _SPAWN.search(text):
-            code = int(match["code"]) if match["code"] else -getattr(signals, match["name"], 0)
-            return int(match["rank"]), code
-        if match := _SHELL.search(text):
-            return None, -_NAMES[match["what"]]
-        if match := _CODE.search(text):
-            return None, normal_code(int(match["code"]))
-        return None
 
     def _add(self, rank: int | None, code: int, number: int, text: str, first: bool = False) -> None:
         self._findings.exits.append(
@@ -81,11 +64,32 @@ class ExitReader:
         )
 
 
+def read_end(text: str) -> tuple[int | None, int] | None:
+    """(rank, code) of a process's end that a line reports; a negative code is a signal."""
+    for gate, pattern in _ENDS:
+        match = pattern.search(text) if gate in text else None
+        if match:
+            groups = match.groupdict()
+            rank = int(groups["rank"]) if groups.get("rank") else None
+            return rank, _code(groups)
+    return None
+
+
+def _code(groups: dict[str, str | None]) -> int:
+    if groups.get("code"):
+        return normal_code(int(str(groups["code"])))
+    if groups.get("number"):
+        return -int(str(groups["number"]))
+    if groups.get("name"):
+        return -int(getattr(signals, str(groups["name"]), 0))
+    return -int(_WORDS[str(groups["word"])])
+
+
 def normal_code(code: int) -> int:
     """A shell's 128+n and deepspeed's 256-n as -n; other codes as they are."""
     if 128 < code < 128 + 65:
         return 128 - code
-    if 256 - 65 < code < 256 and code != 255:
+    if 256 - 65 < code < 255:
         return code - 256
     return code
 

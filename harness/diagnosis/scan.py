@@ -8,20 +8,23 @@ from harness.diagnosis.exits import ExitReader
 from harness.diagnosis.findings import Findings, Hit
 from harness.diagnosis.signature import STOPS, Signature, Tier
 from harness.diagnosis.signatures import SIGNATURES
-from harness.diagnosis.stream import PROGRESS, Line, Reader, decompress
+from harness.diagnosis.stream import blocks, decompress
 from harness.diagnosis.text import decode, named_rank, normalise, printable
 from harness.diagnosis.tracebacks import Tracebacks
+from harness.diagnosis.triage import Line, Triage, Vocabulary
 from harness.diagnosis.wedge import WaitReader
 
 STRUCTURE = (
-    b"traceback (most", b'file "', b"error", b"exception", b"exitcode", b"exit code", b"local_rank", b"return code",
-    b"killed", b"signal", b"seqnum", b"last enqueued", b"exits successfully", b"spawned", b"root cause", b"rank      :",
-    b"started container", b"started:", b"terminated", b"exited", b"exit status", b"during handling", b"direct cause", b"-- process", b"died with", b"non-zero exit",
+    "traceback (most", 'file "', "error", "exception", "exitcode", "exit code", "local_rank", "return code", "killed",
+    "signal", "seqnum", "last enqueued", "exits successfully", "spawned", "root cause", "rank      :", "terminated",
+    "started container", "started:", "exited", "exit status", "during handling", "direct cause", "-- process",
+    "died with", "non-zero exit", "aborted", "bus error",
 )  # fmt: skip
 """Texts of lines that are read for their structure, whatever the signatures say."""
 
 SOFT = re.compile(
-    r"^(?!.*NCCL WARN)(?:.{0,80}(?:\b(?:WARN(?:ING)?|INFO|DEBUG)\b|\b\w*Warning:)|\[?[WI]\d{3,4} |\[[WI] \w+\.cpp)"
+    r"^(?!.*NCCL WARN)"
+    r"(?:.{0,80}(?:\b(?:WARN(?:ING)?|INFO|DEBUG)\b|\b\w*Warning:)|\[?[WI]\d{3,4} |\[[WI] \w+\.cpp)"
 )
 """A log line below error level."""
 
@@ -30,29 +33,10 @@ ADVICE = re.compile(
 )
 """Prose about errors."""
 
-_NEEDLES = {needle.encode(): [] for s in SIGNATURES for needle in s.needles}  # type: dict[bytes, list[int]]
-for _index, _signature in enumerate(SIGNATURES):
-    for _needle in _signature.needles:
-        _NEEDLES[_needle.encode()].append(_index)
 
-
-class SignatureShapes:
-    """Judges shapes by the needles of all signatures."""
-
-    def judge(self, shape: bytes) -> tuple[int, ...] | None:
-        """Signatures with a needle in the shape, in table order; () for structure; None for neither."""
-        found = {i for needle, indices in _NEEDLES.items() if needle in shape for i in indices}
-        if found:
-            return tuple(sorted(found))
-        return () if any(s in shape for s in STRUCTURE) else None
-
-    def is_progress(self, shape: bytes) -> bool:
-        """Whether the shape shows training going on."""
-        return len(shape) < 1000 and PROGRESS.search(shape) is not None
-
-    def screen(self, shapes: bytes) -> bool:
-        """Whether any needle is in the joined shapes."""
-        return any(n in shapes for n in _NEEDLES) or any(s in shapes for s in STRUCTURE)
+def vocabulary() -> Vocabulary:
+    """A fresh vocabulary of all signatures."""
+    return Vocabulary(((n, i) for i, s in enumerate(SIGNATURES) for n in s.needles), STRUCTURE)
 
 
 class Scanner:
@@ -62,23 +46,26 @@ class Scanner:
         self.findings = Findings()
         self._order = 0
         self._episode = 0
+        self._vocabulary = vocabulary()
         self._last: dict[tuple[str, int | None], tuple[int, int]] = {}
 
     def scan(self, handle: IO[bytes], file: str, rank: int | None = None) -> None:
         """Read one open log. `rank`: whose log it is, when the file's name says so."""
         findings = self.findings
         findings.files += 1
-        reader = Reader(SignatureShapes())
+        triage, last_line = Triage(self._vocabulary), 0
         tracebacks, exits, waits = Tracebacks(), ExitReader(findings, file), WaitReader(findings, file)
         if rank is not None:
             findings.ranks.add(rank)
         try:
-            for line in reader.read(decompress(handle)):
-                self._line(line, file, rank, tracebacks, exits, waits)
+            for block in blocks(decompress(handle)):
+                last_line = block.last
+                for line in triage.lines(block):
+                    self._line(line, file, rank, tracebacks, exits, waits)
         except (OSError, EOFError, ValueError) as error:
             findings.unreadable.append(f"{file}: {error}")
-        findings.lines += reader.lines
-        findings.progress[file] = reader.progress
+        findings.lines += last_line
+        findings.progress[file] = triage.progress
 
     def _line(
         self, line: Line, file: str, owner: int | None, tracebacks: Tracebacks, exits: ExitReader, waits: WaitReader
@@ -138,8 +125,7 @@ def first_match(text: str, candidates: tuple[int, ...]) -> Signature | None:
 
 def match_text(text: str) -> Signature | None:
     """The signature of a message that stands alone, for example a container's last words."""
-    candidates = SignatureShapes().judge(re.sub(r"\d", "", text.lower()).encode())
-    signature = first_match(text, candidates or ())
+    signature = first_match(text, tuple(range(len(SIGNATURES))))
     return signature if signature is not None and signature.tier in (Tier.VERDICT, Tier.CAUSE) else None
 
 

@@ -9,7 +9,6 @@ BENIGN = (
     entry(_B, "unknown", "fault-announced", r"FAULT INJECTED"),
     entry(_B, "unknown", "loss-scale-skip",
           r"(?i)overflow!.*skipping|gradient overflow\.\s+skipping step"),
-    entry(_B, "unknown", "nccl-info", r"\bNCCL INFO\b"),
     entry(_B, "unknown", "library-probe",
           r"NCCL WARN Failed to open libibverbs|[Cc]ould not load dynamic library|dlerror|thrown while requesting (?:HEAD|GET)"),
     entry(Tier.MESSENGER, "unknown", "ray-potential-causes", r"potential root causes|worker died or was killed while executing"),

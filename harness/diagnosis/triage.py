@@ -1,0 +1,184 @@
+"""Find the few lines worth reading, fast enough for gigabytes.
+
+A line's shape is the line in lower case without its digits. A training log has few shapes, so a shape
+is judged once and a line costs one hash. A new shape is judged by its words: a word is looked at once,
+too, and only shapes with a telling word are tried against the needles of the signatures.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from harness.diagnosis.stream import Block
+
+AFTER = 3
+"""Lines after a telling line that are read too: the end of a traceback, the rest of a message."""
+EVERY_HIT = 12_000
+"""Lines of one shape that are read one by one: one line of each of 10,000 ranks. Beyond, the last of each block."""
+WITH_AFTER = 500
+"""Telling lines of one shape whose following lines are read too."""
+ALL_HITS = 50_000
+"""Once so many lines were read, EVERY_HIT_LATER lines of each further shape must do."""
+EVERY_HIT_LATER = 20
+SHAPES_KEPT = 50_000
+WORDS_KEPT = 200_000
+_LOWER = bytes.maketrans(bytes(range(65, 91)), bytes(range(97, 123)))
+_DIGITS = b"0123456789\x00"
+_LONGEST_SHAPE_BYTES = 4096
+FEW_WORDS = 25
+"""Up to so many telling words are searched for one by one, which is faster than splitting every shape."""
+NOISE = (b"nccl info",)
+"""Shapes with this say nothing about an end, whatever else is in them."""
+_MOVING = (b"it/s", b"s/it", b"loss", b"step", b"iter", b"epoch")
+"""Words without which no shape shows progress."""
+
+
+@dataclass(slots=True)
+class Line:
+    """One line worth reading."""
+
+    number: int
+    raw: bytes
+    candidates: tuple[int, ...]
+    """Which signatures it may match, in the order of the table."""
+    progress: int
+    """Progress lines of the file so far."""
+
+
+class Vocabulary:
+    """Needles, and for every needle the word that gives it away."""
+
+    def __init__(self, needles: Iterable[tuple[str, int]], structure: Iterable[str]) -> None:
+        self._needles: dict[bytes, list[tuple[bytes, int]]] = {gate: [] for gate in _MOVING}
+        for text, index in [*needles, *((s, -1) for s in structure)]:
+            word = max(text.split(), key=len).encode()
+            self._needles.setdefault(word, []).append((text.encode(), index))
+        self._words: dict[bytes, tuple[bytes, ...]] = {}
+        """Telling words seen so far, each with the gates in it."""
+        self._plain: set[bytes] = set()
+
+    def telling(self, shapes: set[bytes]) -> Iterator[tuple[bytes, tuple[int, ...] | None]]:
+        """Shapes with a telling word: candidates (() when only the structure tells), or None for mere progress."""
+        joined = b"\n".join(shapes)
+        words = set(joined.split())
+        self._sort_out(words.difference(self._plain, self._words))
+        present = self._words.keys() & words
+        if not present:
+            return
+        if len(present) <= FEW_WORDS:
+            chosen: Iterable[bytes] = {line for word in present for line in _lines_with(word, joined)}
+        else:
+            chosen = (s for s in shapes if not present.isdisjoint(s.split()))
+        for shape in chosen:
+            yield shape, self._candidates(shape)
+
+    def _candidates(self, shape: bytes) -> tuple[int, ...] | None:
+        if any(noise in shape for noise in NOISE):
+            return None
+        gates = {gate for word in self._words.keys() & set(shape.split()) for gate in self._words[word]}
+        found = {index for gate in gates for needle, index in self._needles[gate] if needle in shape}
+        if not found:
+            return None
+        found.discard(-1)
+        return tuple(sorted(found))
+
+    def _sort_out(self, new: set[bytes]) -> None:
+        if not new:
+            return
+        if len(self._plain) + len(new) > WORDS_KEPT:
+            self._plain.clear()
+        joined = b" ".join(new)
+        present = [gate for gate in self._needles if gate in joined]
+        telling = {word: gates for word in new if (gates := tuple(g for g in present if g in word))} if present else {}
+        self._words.update(telling)
+        self._plain |= new - telling.keys()
+
+
+class Triage:
+    """State of one file."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        self._telling: dict[bytes, tuple[int, ...]] = {}
+        self._progress: set[bytes] = set()
+        self._seen: set[bytes] = set()
+        self._hits: dict[bytes, int] = {}
+        self._after = 0
+        self._read = 0
+        self.progress = 0
+
+    def lines(self, block: Block) -> Iterator[Line]:
+        """The lines of a block that are worth reading."""
+        shapes = b"\n".join(block.lines).translate(_LOWER, _DIGITS).split(b"\n")
+        distinct = set(shapes)
+        self._learn(distinct - self._seen)
+        telling = self._telling.keys() & distinct
+        moving = self._progress & distinct
+        if not telling and not self._after:
+            if moving:
+                self.progress += sum(map(moving.__contains__, shapes))
+            return
+        yield from self._wanted(block, shapes, self._choose(shapes, telling), moving)
+
+    def _choose(self, shapes: list[bytes], telling: set[bytes]) -> list[int]:
+        """Indices of the telling lines, thinned where one shape repeats without end."""
+        wanted: list[int] = []
+        last: dict[bytes, int] = {}
+        if telling:
+            for index, shape in enumerate(shapes):
+                if shape in telling:
+                    count = self._hits[shape] = self._hits.get(shape, 0) + 1
+                    if count <= (EVERY_HIT if self._read < ALL_HITS else EVERY_HIT_LATER):
+                        wanted.append(index)
+                        self._read += 1
+                    else:
+                        last[shape] = index
+        return sorted({*wanted, *last.values()})
+
+    def _wanted(self, block: Block, shapes: list[bytes], wanted: list[int], moving: set[bytes]) -> Iterator[Line]:
+        position = 0
+        for start in [-1, *wanted]:
+            # From a telling line (or from the block's start, after one in the block before) on to the next.
+            if start >= 0:
+                self.progress += sum(map(moving.__contains__, shapes[position : start + 1])) if moving else 0
+                position = start + 1
+                self._after = AFTER if self._hits[shapes[start]] <= WITH_AFTER else 0
+                yield Line(block.number(start), block.lines[start], self._telling[shapes[start]], self.progress)
+            while self._after and position < len(shapes) and shapes[position] not in self._telling:
+                self.progress += shapes[position] in moving
+                self._after -= 1
+                yield Line(block.number(position), block.lines[position], (), self.progress)
+                position += 1
+        if moving:
+            self.progress += sum(map(moving.__contains__, shapes[position:]))
+
+    def _learn(self, new: set[bytes]) -> None:
+        if not new:
+            return
+        if len(self._seen) + len(new) > SHAPES_KEPT:
+            self._seen.clear()
+        self._seen |= {s for s in new if len(s) <= _LONGEST_SHAPE_BYTES}
+        for shape, candidates in self._vocabulary.telling(new):
+            if candidates is not None:
+                self._telling[shape] = candidates
+            if shows_progress(shape):
+                self._progress.add(shape)
+
+
+def _lines_with(word: bytes, text: bytes) -> Iterator[bytes]:
+    at = text.find(word)
+    while at >= 0:
+        end = text.find(b"\n", at)
+        end = len(text) if end < 0 else end
+        yield text[text.rfind(b"\n", 0, at) + 1 : end]
+        at = text.find(word, end)
+
+
+def shows_progress(shape: bytes) -> bool:
+    """Whether lines of a shape show that training goes on: a loss with a step, or a progress bar's speed."""
+    if len(shape) > 1000:
+        return False
+    if b"it/s" in shape or b"s/it" in shape:
+        return b"%" in shape or b"loss" in shape
+    if b"loss" in shape:
+        return any(word in shape for word in (b"step", b"iter", b"epoch", b"lr", b"learning", b"time"))
+    return shape.startswith((b"step ", b"iteration ", b"iter ", b"epoch "))
