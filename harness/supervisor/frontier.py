@@ -38,7 +38,7 @@ def frontier(
             refuse_secrets(goal.spec.environment)
         for index, goal in enumerate(goals, start=1):
             if len(goals) > 1:
-                say(f"[{index}/{len(goals)}] {goal.folder} ({until_s - time.monotonic():.0f} s left)")
+                say(f"[{index}/{len(goals)}] {goal.folder}")
             _find(goal, out / goal.folder, until_s, predict)
         return exitcodes.RECORD_DELIVERED
 
