@@ -16,7 +16,8 @@ def parser() -> argparse.ArgumentParser:
         help="run one spec and leave a record",
         description="Launch the ranks of one spec, watch them and write OUT/record.json, whatever happens to them.",
         epilog="exit status: 0 a record was delivered, whatever the outcome; 64 the spec cannot be run; "
-        "70 the supervisor itself failed; 74 the record could not be delivered",
+        "70 the supervisor itself failed; 74 the record could not be delivered; 143, with --upload only, the node was "
+        "taken away and another pod must do the work",
     )
     run.add_argument("spec", type=Path, metavar="SPEC", help="the fully resolved spec, a JSON file")
     run.add_argument("out", type=Path, metavar="OUT", help="folder for the record and the files beside it")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from harness.contract.diagnosis import Diagnosis
 from harness.contract.outcome import Remedy, outcome
-from harness.contract.record import RECORD_VERSION, Measured, RankResult, Record, Try
+from harness.contract.record import RECORD_VERSION, Measured, RankExit, RankResult, Record, Try
 from harness.contract.spec import RunSpec
 from harness.diagnosis import diagnose_folder
 from harness.supervisor import collect, folder, launch, processes
@@ -125,8 +125,10 @@ class Attempt:
             exits=exits,
             launcher_exit_code=ending.launcher_exit_code,
             completed=bool(self.results),
-            cancelled=ending.cancelled,
+            # Ranks that were ended after they had delivered everything, in their teardown, have finished.
+            cancelled=None if self.results else ending.cancelled,
         )
+        self._note_late_ends(exits)
         self.tries.append(
             Try(
                 index=index,
@@ -160,6 +162,14 @@ class Attempt:
         if ending.stall:
             self.notes.append(f"stalled: {ending.stall.sentence()}")
         return ending
+
+    def _note_late_ends(self, exits: tuple[RankExit, ...]) -> None:
+        if not self.results:
+            return
+        for end in exits:
+            if end.exit_code != 0:
+                how = end.signal or (f"exit code {end.exit_code}" if end.exit_code is not None else "no word")
+                self.notes.append(f"rank {end.rank} ended with {how} after it had written its result")
 
     def _checked(self, diagnosis: Diagnosis) -> Diagnosis:
         spot = collect.not_finite(self.results)

@@ -122,6 +122,8 @@ def flight_recorder(folder: Path) -> dict[str, str]:
     prefix = str(folder / "flight-recorder" / "rank_")
     return {
         "TORCH_FR_BUFFER_SIZE": "2000",
+        # Older torch: the request through the pipe is heard only if the buffer has its old name as well.
+        "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
         "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
         "TORCH_FR_DUMP_TEMP_FILE": prefix,
         "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": prefix,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 SPOT_GRACE_S = 25.0
 """A Spot node is gone about this long after SIGTERM: by then the record must have left it."""
-START_PATIENCE_S = 60.0
+START_PATIENCE_S = 20.0
 DELIVERY_PATIENCE_S = 900.0
 
 
