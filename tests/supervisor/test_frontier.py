@@ -1,0 +1,88 @@
+"""The frontier found for real: two CPU ranks whose memory is capped, and allocations that the system refuses."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from harness.contract import exitcodes
+from harness.contract.engines import NUMERIC_DTYPES
+from harness.contract.errors import SpecError
+from harness.contract.frontier import Goal, bounds_of, read_frontier
+from harness.contract.record import read_record
+from harness.contract.spec import RunSpec
+from tests.engines.specs import make_spec
+from tests.supervisor.conftest import Supervisor, until
+
+Make = Callable[..., Supervisor]
+PROGRAM = ["-m", "harness", "frontier"]
+
+
+def wide_spec() -> RunSpec:
+    """A model that is nearly all logits: 16 MiB of them, several times, for each sequence."""
+    return make_spec(
+        "fsdp2-reshard",
+        numerics=dict.fromkeys(NUMERIC_DTYPES, "float32"),
+        platform__memory_cap_gib=0.6,
+        model__config__hidden_size=32,
+        model__config__intermediate_size=64,
+        model__config__num_hidden_layers=1,
+        model__config__vocab_size=32768,
+        data__sequence_length=128,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_search_ends_one_step_below_a_real_out_of_memory_and_survives_being_killed(supervise: Make) -> None:
+    search = supervise(wide_spec()).start("--limit", "32", "--rungs", "4", program=PROGRAM)
+    until(lambda: list(search.out.glob("*/a1/record.json")), "the first climb", 500)
+    assert search.process is not None
+    search.process.kill()
+    search.wait()
+    search.assert_nothing_left()
+    before = {path: path.stat().st_mtime_ns for path in search.out.glob("*/a1/record.json")}
+
+    assert search.start("--limit", "32", "--rungs", "4", program=PROGRAM).wait(500) == exitcodes.RECORD_DELIVERED
+    found = read_frontier(search.out / "frontier.json")
+    assert found.ended == "found"
+    assert found.largest_fit is not None
+    assert found.smallest_fail == found.largest_fit + 1
+    assert found.predicted is not None
+    assert all(path.stat().st_mtime_ns == at_ns for path, at_ns in before.items()), "a climb was repeated"
+    assert f"largest micro_batch {found.largest_fit}" in search.stdout
+
+    records = [read_record(search.out / probe.folder / "record.json") for probe in found.probes]
+    failing = [rung for probe in found.probes for rung in probe.rungs if rung.fits is False]
+    assert failing
+    for rung in failing:
+        assert rung.outcome == "host_oom"
+        assert rung.phase in ("forward", "backward", "step")
+        assert rung.asked_bytes is not None
+        assert rung.asked_bytes > 2**20
+    for probe, record in zip(found.probes, records, strict=True):
+        assert record.outcome == probe.outcome
+        assert record.measured is not None
+        assert record.measured.tokens_per_s is None, "a climb measures no speed"
+        assert len(record.measured.frontier or ()) == len(probe.rungs)
+
+
+def test_a_limit_below_the_resolution_is_refused_before_anything_starts(supervise: Make) -> None:
+    search = supervise(wide_spec()).start("--limit", "0", program=PROGRAM)
+    assert search.wait() == exitcodes.CONFIG
+    assert "limit: found 0, expected 1 or more" in search.stderr
+    assert not search.out.exists()
+
+
+def test_a_plan_says_where_it_is_wrong(supervise: Make) -> None:
+    search = supervise(None)
+    search.spec_path.write_text(json.dumps({"goals": [{"folder": "x"}]}))
+    assert search.start(program=PROGRAM).wait() == exitcodes.CONFIG
+    assert "goals[0].spec: missing" in search.stderr
+
+
+def test_bounds_have_defaults_by_axis() -> None:
+    assert bounds_of("micro_batch", None, None).limit == 64
+    assert bounds_of("sequence_length", None, None).resolution == 256
+    with pytest.raises(SpecError, match="at least the resolution"):
+        Goal(spec=wide_spec(), bounds=bounds_of("sequence_length", 100, None))
