@@ -1,6 +1,7 @@
 """`python -m harness diagnose`: what happened, from whatever log lies around."""
 
 import argparse
+import contextlib
 import json
 import sys
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from harness.diagnosis.inert import plain
 from harness.diagnosis.redact import Redactor
 from harness.diagnosis.stream import decompress
 
+REDACT_HELP = "do not diagnose: print the log without hosts, addresses, users, paths and tokens"
 NO_INPUT = 66
 """Exit status when an input cannot be read (EX_NOINPUT)."""
 
@@ -76,16 +78,13 @@ def _place(evidence: Evidence) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m harness diagnose", description=__doc__)
-    parser.add_argument(
-        "source", metavar="FILE|DIR|-", help="a log (text, gz, zst), a folder of logs, an attempt, or -"
-    )
+    parser.add_argument("source", metavar="FILE|DIR|-", help="a log (text, gz, zst), folder of logs, attempt, or -")
     parser.add_argument("--exit-code", type=int, help="exit code of the launcher or container, if known")
     parser.add_argument("--pod", type=Path, help="the pod as JSON (kubectl get pod NAME -o json)")
     parser.add_argument("--events", type=Path, help="its events as JSON (kubectl get events -o json)")
     parser.add_argument("--flight-recorder", type=Path, metavar="DIR", help="folder of flight-recorder dumps")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--redact", action="store_true",
-                        help="do not diagnose: print the log without hosts, addresses, users, paths and tokens")  # fmt: skip
+    parser.add_argument("--redact", action="store_true", help=REDACT_HELP)
     return parser
 
 
@@ -100,8 +99,7 @@ def _json(path: Path | None) -> Any:
 
 def _redact(source: str) -> int:
     redactor = Redactor()
-    handle = sys.stdin.buffer if source == "-" else Path(source).open("rb")
-    with handle:
+    with contextlib.nullcontext(sys.stdin.buffer) if source == "-" else Path(source).open("rb") as handle:
         for raw in decompress(handle):
             sys.stdout.write(redactor.line(raw.decode("utf-8", "replace")))
     return 0

@@ -17,11 +17,18 @@ _ENDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     for gate, pattern in (
         ("exitcode:", r"failed \(exitcode: (?P<code>-?\d+)\) local_rank: (?P<rank>\d+) \(pid: \d+\)"),
         ("return code =", r"(?:--local[_-]rank=(?P<rank>\d+)\b.*)?exits with return code = (?P<code>-?\d+)"),
-        ("srun: error:", rf"srun: error: \S+: tasks? (?P<rank>\d+)[\d,-]*: (?:(?P<word>{_WORD})|Exited with exit code (?P<code>\d+))"),
+        (
+            "srun: error:",
+            rf"srun: error: \S+: tasks? (?P<rank>\d+)[\d,-]*: "
+            rf"(?:(?P<word>{_WORD})|Exited with exit code (?P<code>\d+))",
+        ),
         ("exited on signal", r"rank (?P<rank>\d+) with PID \d+ on node .* exited on signal (?P<number>\d+)"),
         ("died with <Signals", r"died with <Signals\.\w+: (?P<number>\d+)>"),
         ("non-zero exit status", r"returned non-zero exit status (?P<code>\d+)"),
-        ("terminated with", r"process (?P<rank>\d+) terminated with (?:signal (?P<name>SIG\w+)|exit code (?P<code>\d+))"),
+        (
+            "terminated with",
+            r"process (?P<rank>\d+) terminated with (?:signal (?P<name>SIG\w+)|exit code (?P<code>\d+))",
+        ),
         ("xit", r"(?i:exit(?:ed)?(?: with)?(?: exit)? (?:code|status))[:= ]+(?P<code>-?\d{1,3})\b"),
         ("", rf"(?:^|: )(?:line \d+: +)?(?:\d+ )?(?P<word>{_WORD})(?: +\(core dumped\)| {{2,}}\S|$)"),
     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from harness.contract.units import GIB, KIB, MIB
 
 FRAGMENTED_SHARE = 0.10
-"""Reserved but unallocated memory blames fragmentation from this share of the card on, if it also covers the request."""
+"""Reserved but unallocated memory of this share of the card, if it covers the request, blames fragmentation."""
 NEAR_FULL_SHARE = 0.05
 """A device with less than this share free counts as full."""
 

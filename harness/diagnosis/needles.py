@@ -56,7 +56,7 @@ def _inner(op: Any, argument: Any) -> set[str] | None:
 
 
 def _letter(op: Any, argument: Any) -> str | None:
-    """What an item adds to a literal run: a letter, nothing (digits and zero-width checks), or None: it ends the run."""
+    """What an item adds to a literal run: a letter, "" (digits, zero-width checks), or None: it ends the run."""
     if op is sre.LITERAL:
         character = chr(argument).lower()
         return "" if character.isdigit() else character

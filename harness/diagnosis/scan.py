@@ -10,7 +10,7 @@ from harness.diagnosis.signature import STOPS, Signature, Tier
 from harness.diagnosis.signatures import SIGNATURES
 from harness.diagnosis.stream import blocks, decompress
 from harness.diagnosis.text import decode, named_rank, normalise, printable
-from harness.diagnosis.tracebacks import Tracebacks
+from harness.diagnosis.tracebacks import Speaker, Tracebacks
 from harness.diagnosis.triage import Line, Triage, Vocabulary
 from harness.diagnosis.wedge import WaitReader
 
@@ -47,7 +47,7 @@ class Scanner:
         self._order = 0
         self._episode = 0
         self._vocabulary = vocabulary()
-        self._last: dict[tuple[str, int | None], tuple[int, int]] = {}
+        self._last: dict[tuple[str, Speaker], tuple[int, int]] = {}
 
     def scan(self, handle: IO[bytes], file: str, rank: int | None = None) -> None:
         """Read one open log. `rank`: whose log it is, when the file's name says so."""
@@ -70,13 +70,14 @@ class Scanner:
     def _line(
         self, line: Line, file: str, owner: int | None, tracebacks: Tracebacks, exits: ExitReader, waits: WaitReader
     ) -> None:
-        prefix, text = normalise(decode(line.raw))
+        prefix, worker, text = normalise(decode(line.raw))
         rank = prefix if prefix is not None else owner
         if rank is not None:
             self.findings.ranks.add(rank)
-        text = tracebacks.strip(rank, text)
-        ended = tracebacks.feed(rank, text)
-        if ended is None and tracebacks.inside(rank, text):
+        speaker = rank if worker is None else worker
+        text = tracebacks.strip(speaker, text)
+        ended = tracebacks.feed(speaker, text)
+        if ended is None and tracebacks.inside(speaker, text):
             return
         named = named_rank(text)
         exits.feed(line.number, text)
@@ -99,22 +100,22 @@ class Scanner:
                 text=printable(text.strip())[:1000],
                 rank=rank,
                 order=self._order,
-                episode=self._episode_of(file, rank, line.number, tracebacks.chained(prefix)),
+                episode=self._episode_of(file, speaker, line.number, tracebacks.chained(speaker)),
                 in_traceback=ended is not None,
                 progress=line.progress,
                 soft=ended is None and signature.outcome not in STOPS and SOFT.search(text) is not None,
             )
         )
 
-    def _episode_of(self, file: str, rank: int | None, number: int, chained: bool) -> int:
+    def _episode_of(self, file: str, speaker: Speaker, number: int, chained: bool) -> int:
         """Hits at most 8 lines apart, or linked by Python's chaining, belong together."""
-        previous = self._last.get((file, rank))
+        previous = self._last.get((file, speaker))
         if previous is None or not (chained or number - previous[1] <= 8):
             self._episode += 1
             episode = self._episode
         else:
             episode = previous[0]
-        self._last[file, rank] = (episode, number)
+        self._last[file, speaker] = (episode, number)
         return episode
 
 

@@ -12,7 +12,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\x80-\x9f]")
 _STAMP = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?: ?(?:Z|UTC|[+-]\d\d:?\d\d))?"
 # What a collector puts before the line itself: a time, CRI's stream flag, a compose service, a pod path.
 _COLLECTOR = re.compile(
-    rf"^(?:\[?{_STAMP}\]?\s+(?:std(?:out|err) [FP] )?(?=\S|\s{{2}})"
+    rf"^(?:\[?{_STAMP}\]?[ \t](?:std(?:out|err) [FP] )?"
     r"|std(?:out|err): ?"
     r"|[\w.-]+(?:-\d+)?\s+\| ?"
     r"|\[pod/[^\]]+\] ?)"
@@ -28,7 +28,8 @@ _RANKS = re.compile(
     r"|\[R(?:ank )?(?P<R>\d{1,6})\]:?\s(?=Traceback|\s+File|\w*Error))"
 )
 _HOST = re.compile(
-    r"^(?=[\w.-]*[\d-])[a-z][a-z0-9-]*(?:\.[a-z0-9-]+)*: ?(?=\[|Traceback|\s+File|[WEIF]\d{4} |\w+(?:\.\w+)*(?:Error|Exception)\b)"
+    r"^(?=[\w.-]*[\d-])[a-z][a-z0-9-]*(?:\.[a-z0-9-]+)*: ?"
+    r"(?=\[|Traceback|\s+File|[WEIF]\d{4} |\w+(?:\.\w+)*(?:Error|Exception)\b)"
 )
 _NAMED = re.compile(r"\[(?:PG [^\]]*? )?[Rr]ank (\d+)\]|\bon rank (\d+)\b|\b[Rr]ank (\d+):")
 
@@ -46,21 +47,26 @@ def printable(text: str) -> str:
     return _CONTROL.sub("", _ANSI.sub("", text))
 
 
-def normalise(text: str) -> tuple[int | None, str]:
-    """Strip collector and rank prefixes, as many as there are; the rank is the innermost one named."""
+def normalise(text: str) -> tuple[int | None, str | None, str]:
+    """(rank, worker, text): collector and rank prefixes stripped, as many as there are, innermost rank.
+
+    `worker` tells processes apart that a prefix names without a rank, as Ray does by pid.
+    """
     if text.startswith("{"):
         text = _unwrap_json(text)
     rank: int | None = None
+    worker: str | None = None
     for _ in range(6):
         if match := _RANKS.match(text):
             found = next((v for k, v in match.groupdict().items() if v is not None and k != "pid"), None)
             rank = int(found) if found is not None else rank
+            worker = match["pid"] or worker
         else:
             match = _COLLECTOR.match(text) or _HOST.match(text)
         if not match:
             break
         text = text[match.end() :]
-    return rank, text
+    return rank, worker, text
 
 
 def named_rank(text: str) -> int | None:

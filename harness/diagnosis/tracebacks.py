@@ -1,7 +1,8 @@
-"""Follow Python tracebacks per rank, so that their last line is known for what it is."""
+"""Follow Python tracebacks per process, so that their last line is known for what it is."""
 
 import re
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from harness.diagnosis.signature import Signature, Tier, entry
 
@@ -14,10 +15,10 @@ DATA = entry(Tier.CAUSE, "data_error", "data-frames", r"torch/utils/data/", "med
 _HEADER = "Traceback (most recent call last):"
 _FRAME = re.compile(r'^[\s|>]*File "(?P<file>[^"]*)", line \d+')
 _CHAIN = re.compile(r"During handling of the above exception|direct cause of the following exception")
-_EXCEPTION = re.compile(r"^(?:\s{0,2}\| )?(?P<name>[A-Za-z_][\w.]*(?:\(\w+\))?)(?::\s|:$|$)")
+_EXCEPTION = re.compile(r"^(?:\s{0,2}\| )?(?P<name>[A-Za-z_][\w.]*(?:\([A-Z]\w+\))?)(?::\s|:$|$)")
 _TYPED = re.compile(
     r"^ {0,4}(?:\| )?(?P<name>(?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*(?:Error|Exception|Interrupt|Failure|Fault|Timeout)"
-    r"|StopIteration)(?:\(\w+\))?)(?::\s|:$|$)"
+    r"|StopIteration)(?:\([A-Z]\w+\))?)(?::\s|:$|$)"
 )
 _ERROR_FILE = re.compile(r'^\s*"message": "(?P<name>[A-Z]\w*(?:Error|Exception))[:(]')
 _LAUNCHER = re.compile(
@@ -29,6 +30,10 @@ _DATA_FRAME = re.compile(
     r"(?:^|/)(?:datasets?|data|dataloaders?|collat\w+)(?:/|\w*\.py$)|torch/utils/data/|data_collator", re.I
 )
 _OWN_CODE = re.compile(r"/(?:site|dist)-packages/|/lib/python3|<frozen|<string>")
+
+
+Speaker: TypeAlias = int | str | None
+"""Who writes a line: a rank, a worker by its pid, or nobody in particular."""
 
 
 @dataclass(slots=True)
@@ -53,40 +58,40 @@ class _Open:
 
 
 class Tracebacks:
-    """State of one file, per rank."""
+    """State of one file, per speaker."""
 
     def __init__(self) -> None:
-        self._open: dict[int | None, _Open] = {}
-        self._chained: set[int | None] = set()
-        self._ignore_next: set[int | None] = set()
+        self._open: dict[Speaker, _Open] = {}
+        self._chained: set[Speaker] = set()
+        self._ignore_next: set[Speaker] = set()
         self._spawned: int | None = None
 
-    def strip(self, rank: int | None, text: str) -> str:
+    def strip(self, speaker: Speaker, text: str) -> str:
         """Take off a logger's prefix that stands before every line of a traceback."""
         at = text.find(_HEADER)
         if at > 0 and text[:at].strip(" |+"):
-            self._open[rank] = _Open(prefix=_shape(text[:at]))
+            self._open[speaker] = _Open(prefix=_shape(text[:at]))
             return text[at:]
-        state = self._open.get(rank)
+        state = self._open.get(speaker)
         if state is not None and state.prefix:
             length = len(state.prefix)
             if _shape(text[:length].ljust(length)) == state.prefix:
                 return text[length:]
         return text
 
-    def feed(self, rank: int | None, text: str) -> Ended | None:
+    def feed(self, speaker: Speaker, text: str) -> Ended | None:
         """Take one stripped line; returns what ended if it ends a traceback."""
-        state = self._open.get(rank)
+        state = self._open.get(speaker)
         if text.lstrip(" |+").startswith(_HEADER):
             prefix = state.prefix if state is not None and not state.frames else ""
-            self._open[rank] = _Open(ignored=rank in self._ignore_next, prefix=prefix)
-            self._ignore_next.discard(rank)
+            self._open[speaker] = _Open(ignored=speaker in self._ignore_next, prefix=prefix)
+            self._ignore_next.discard(speaker)
         elif spawned := _SPAWNED.search(text):
             self._spawned = int(spawned["rank"])
         elif _CHAIN.search(text):
-            self._chained.add(rank)
+            self._chained.add(speaker)
         elif text.startswith("Exception ignored in"):
-            self._ignore_next.add(rank)
+            self._ignore_next.add(speaker)
         elif state is None:
             match = _TYPED.match(text) or _ERROR_FILE.match(text)
             return self._end(match["name"], None) if match else None
@@ -95,19 +100,19 @@ class Tracebacks:
             if not (_OWN_CODE.search(frame["file"]) and "torch/utils/data" not in frame["file"]):
                 state.data = bool(_DATA_FRAME.search(frame["file"]))
         elif state.frames and (match := _EXCEPTION.match(text) or _TYPED.match(text)):
-            del self._open[rank]
+            del self._open[speaker]
             return self._end(match["name"], state)
         return None
 
-    def inside(self, rank: int | None, text: str) -> bool:
+    def inside(self, speaker: Speaker, text: str) -> bool:
         """Whether the line is quoted source inside a traceback: what it says, nobody said."""
-        state = self._open.get(rank)
+        state = self._open.get(speaker)
         return state is not None and state.frames > 0 and text[:1].isspace()
 
-    def chained(self, rank: int | None) -> bool:
+    def chained(self, speaker: Speaker) -> bool:
         """Whether the exception that just ended continues a chain; asks once."""
-        if rank in self._chained and rank not in self._open:
-            self._chained.discard(rank)
+        if speaker in self._chained and speaker not in self._open:
+            self._chained.discard(speaker)
             return True
         return False
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 NARROWEST, WIDEST = 40, 400
 _NEW_LINE = re.compile(
-    rb"^(?:\[|\d{4}-\d\d-\d\d|[WEIF]\d{4} |\s*File \"|\s*\[?[Rr]ank|Traceback|\d+: |\(\w+ pid=|\s{4}|=====|-----|frame #)"
+    rb"^(?:\[|\d{4}-\d\d-\d\d|[WEIF]\d{4} |\s*File \"|\s*\[?[Rr]ank|Traceback|\d+: |\(\w+ pid=|\s{4}"
+    rb"|=====|-----|frame #)"
 )
 
 

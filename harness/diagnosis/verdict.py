@@ -144,7 +144,7 @@ JUDGES: tuple[Judge, ...] = (
 )  # fmt: skip
 
 
-_SIGNALS: dict[int, tuple[str, Confidence, str]] = {
+SIGNALS: dict[int, tuple[str, Confidence, str]] = {
     -9: ("host_oom", "medium", "killed with SIGKILL and left no error: usually the kernel's out-of-memory killer"),
     -11: ("segfault", "high", "died of a segmentation fault"),
     -7: ("shm_exhausted", "medium", "died of a bus error: usually /dev/shm is full"),
@@ -160,9 +160,9 @@ _SIGNALS: dict[int, tuple[str, Confidence, str]] = {
 
 def from_exit(end: Exit) -> Diagnosis | None:
     """What an exit code or a signal means when nothing else speaks; None when it means nothing."""
-    if end.code not in _SIGNALS:
+    if end.code not in SIGNALS:
         return None
-    outcome, confidence, what = _SIGNALS[end.code]
+    outcome, confidence, what = SIGNALS[end.code]
     who = "The process" if end.rank is None else f"Rank {end.rank}"
     return say(
         outcome, confidence, culprit=end.rank, evidence=(end.evidence(),),

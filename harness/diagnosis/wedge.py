@@ -6,7 +6,8 @@ from collections import Counter
 from harness.diagnosis.findings import Findings, Sequence, Wait
 
 _WORK = re.compile(
-    r"WorkNCCL\((?:SeqNum=(?P<seq>\d+), )?OpType=(?P<op>\w+)(?:, (?:TensorShape=\[(?P<shape>[\d, ]*)\]|NumelIn=(?P<nin>\d+), NumelOut=(?P<nout>\d+)))?"
+    r"WorkNCCL\((?:SeqNum=(?P<seq>\d+), )?OpType=(?P<op>\w+)"
+    r"(?:, (?:TensorShape=\[(?P<shape>[\d, ]*)\]|NumelIn=(?P<nin>\d+), NumelOut=(?P<nout>\d+)))?"
     r", Timeout\(ms\)=(?P<timeout>\d+)\) ran for (?P<elapsed>\d+) milliseconds"
 )
 _LAST = re.compile(
@@ -52,7 +53,7 @@ class WaitReader:
                 file=self._file,
                 line=number,
                 text=text.strip()[:500],
-            )  # fmt: skip
+            )
         )
 
 

@@ -10,13 +10,16 @@ BENIGN = (
     entry(_B, "unknown", "loss-scale-skip",
           r"(?i)overflow!.*skipping|gradient overflow\.\s+skipping step"),
     entry(_B, "unknown", "library-probe",
-          r"NCCL WARN Failed to open libibverbs|[Cc]ould not load dynamic library|dlerror|thrown while requesting (?:HEAD|GET)"),
-    entry(Tier.MESSENGER, "unknown", "ray-potential-causes", r"potential root causes|worker died or was killed while executing"),
+          r"NCCL WARN Failed to open libibverbs|[Cc]ould not load dynamic library|dlerror"
+          r"|thrown while requesting (?:HEAD|GET)"),
+    entry(Tier.MESSENGER, "unknown", "ray-potential-causes",
+          r"potential root causes|worker died or was killed while executing"),
     entry(_B, "unknown", "teardown-warning",
           r"destroy_process_group\(?\)? was not called|process group has NOT been destroyed"
           r"|leaked (?:semaphore|shared_memory)"),
     entry(_B, "unknown", "oom-recovered",
-          r"(?i)^(?!.*(?:Error|Exception):)(?:.*\b(?:recover(?:ed|ing)?|skip(?:ped|ping)|retrying|reducing batch size)\b"
+          r"(?i)^(?!.*(?:Error|Exception):)(?:.*\b(?:recover(?:ed|ing)?|skip(?:ped|ping)|retrying"
+          r"|reducing batch size)\b"
           r".{0,60}(?:\boom\b|out of memory)|.*(?:\boom\b|out of memory).{0,80}"
           r"\b(?:recovered|skipp(?:ed|ing)|retrying|reducing batch size (?:to|from) \d))"),
     entry(_C, "ok", "run-complete", r"\bRUN COMPLETE\b"),
@@ -34,5 +37,6 @@ BENIGN = (
     entry(_C, "ok", "training-finished",
           r"(?i)^(?!.*\b(?:when|after|once|until|before|if|not|never|resum\w*|epochs?|steps?|iter\w*|fold|stage|phase"
           r"|will|fail\w*)\b)(?:.*\b(?:training|fine-?tuning) (?:has |is |was |run )?(?:been )?(?:successfully )?"
-          r"(?:finished|completed?|done|ended)\b|.*\b(?:finished|completed|done) (?:with )?(?:training|fine-?tuning)\b)"),
+          r"(?:finished|completed?|done|ended)\b|.*\b(?:finished|completed|done) (?:with )?(?:training"
+          r"|fine-?tuning)\b)"),
 )

@@ -9,7 +9,8 @@ CLUSTER = (
     entry(_V, "parity_mismatch", "parity", r"\bPARITY MISMATCH\b"),
     entry(_V, "host_oom", "k8s-oomkilled", r"\bOOMKilled\b"),
     entry(_V, "host_oom", "kernel-oom",
-          r"Out of memory: Kill(?:ed)? process|[Mm]emory cgroup out of memory|\boom-kill:|Killed process \d+ \(.*anon-rss"
+          r"Out of memory: Kill(?:ed)? process|[Mm]emory cgroup out of memory|\boom-kill:"
+          r"|Killed process \d+ \(.*anon-rss"
           r"|invoked oom-killer|[Dd]etected \d+ oom[-_]kill|\boom_reaper: reaped"),
     entry(_V, "host_oom", "slurm-oom",
           r"srun: error: .*: Out [Oo]f [Mm]emory|[Ee]xceeded (?:job|step) memory limit|State=OUT_OF_MEMORY"
@@ -23,15 +24,18 @@ CLUSTER = (
     entry(_V, "deadline", "slurm-time-limit",
           r"DUE TO TIME LIMIT|TERM_RUNLIMIT|job killed: walltime|JobState=TIMEOUT"),
     entry(_V, "deadline", "k8s-deadline",
-          r"(?<!exceptions\.)(?<!context )\bDeadlineExceeded\b|active (?:on the node )?longer than (?:the )?specified deadline"),
+          r"(?<!exceptions\.)(?<!context )\bDeadlineExceeded\b"
+          r"|active (?:on the node )?longer than (?:the )?specified deadline"),
     entry(_V, "user_cancelled", "slurm-cancelled",
           r"\*\*\* (?:JOB|STEP) .* CANCELLED AT \S+ ?(?:\*\*\*|by|BY)|JobState=CANCELLED|\bCANCELLED by \d+"),
     entry(_V, "preemption", "k8s-node-shutdown",
-          r"imminent node shutdown|[Rr]eason:?\s*\"?NodeShutdown|Node is shutting(?: down)?, evicting pods|node shutdown event"),
+          r"imminent node shutdown|[Rr]eason:?\s*\"?NodeShutdown|Node is shutting(?: down)?, evicting pods"
+          r"|node shutdown event"),
     entry(_V, "preemption", "k8s-disruption",
           r"PreemptionByScheduler|DeletionByTaintManager|DeletionByPodGC"),
     entry(_V, "preemption", "k8s-pod-gone",
-          r"^Reason:\s+(?:Terminated|NodeShutdown|Shutdown|NodeLost)\s*$|^  reason: (?:Terminated|NodeShutdown|NodeLost)\s*$"
+          r"^Reason:\s+(?:Terminated|NodeShutdown|Shutdown|NodeLost)\s*$|^  reason: (?:Terminated|NodeShutdown"
+          r"|NodeLost)\s*$"
           r"|\b\d+/\d+\s+(?:Terminated|NodeShutdown|Preempting)\b|TaintManagerEviction"),
     entry(_V, "preemption", "k8s-preempted",
           r"\bPreempted\b.*\bby\b|Preempted in order to admit|\bReason:\s+Preempt(?:ed|ing)|\bWarning\s+Preempt"),
@@ -43,7 +47,8 @@ CLUSTER = (
           r"node was low on resource|[Rr]eason:?\s*\"?Evicted|\bEvicted\b\s+\S|Usage of EmptyDir volume .* exceeds"
           r"|ephemeral local storage usage exceeds|exceeded its local ephemeral storage limit"),
     entry(_V, "image_pull", "k8s-image-pull",
-          r"ErrImagePull|ImagePullBackOff|Failed to pull image|InvalidImageName|ErrImageNeverPull|Back-off pulling image"
+          r"ErrImagePull|ImagePullBackOff|Failed to pull image|InvalidImageName|ErrImageNeverPull"
+          r"|Back-off pulling image"
           r"|manifest unknown|pull access denied"),
     entry(_V, "unschedulable", "k8s-unschedulable",
           r"FailedScheduling|\d+/\d+ nodes are available|NotTriggerScaleUp|FailedScaleUp|didn't trigger scale-up"

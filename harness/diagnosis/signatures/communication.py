@@ -9,9 +9,11 @@ COMMUNICATION = (
     entry(_W, "collective_wedge", "nccl-watchdog",
           r"[Ww]atchdog caught collective operation timeout|caught collective operation timeout"),
     entry(_W, "collective_wedge", "heartbeat-monitor",
-          r"HeartbeatMonitor.*stuck|watchdog (?:got stuck|hang)|[Ww]atchdog thread (?:is|got) stuck|[Hh]eartbeat monitor timed out"),
+          r"HeartbeatMonitor.*stuck|watchdog (?:got stuck|hang)|[Ww]atchdog thread (?:is|got) stuck"
+          r"|[Hh]eartbeat monitor timed out"),
     entry(_W, "collective_wedge", "desync",
-          r"Detected mismatch between collectives|[Dd]etected (?:a )?desync|monitored_?[bB]arrier.*(?:timeout|not|fail|received errors)"
+          r"Detected mismatch between collectives|[Dd]etected (?:a )?desync|monitored_?[bB]arrier.*(?:timeout|not"
+          r"|fail|received errors)"
           r"|[Rr]anks? \d.* failed to pass monitoredBarrier"),
     entry(_W, "collective_wedge", "gloo-timeout",
           r"(?:gloo/transport|gloo).*[Tt]imed? ?out (?:after )?waiting|Timed out waiting \d+ms for (?:send|recv)"
@@ -19,26 +21,32 @@ COMMUNICATION = (
     cause("rendezvous", "port-in-use",
           r"[Aa]ddress already in use|EADDRINUSE|server socket has failed to listen|Port \d+ is already in use"),
     cause("rendezvous", "elastic-rendezvous",
-          r"Rendezvous(?:Timeout|Connection|Closed|State|GracefulExit)?Error\b|Error initializing torch\.distributed using"
+          r"Rendezvous(?:Timeout|Connection|Closed|State|GracefulExit)?Error\b"
+          r"|Error initializing torch\.distributed using"
           r"|rendezvous (?:has )?(?:timed out|closed)|connection to the C10d store has failed"),
     cause("rendezvous", "store-connect",
-          r"\d+/\d+ clients joined|client socket has (?:failed|timed out).*connect|Timed out initializing process group"
+          r"\d+/\d+ clients joined|client socket has (?:failed|timed out).*connect"
+          r"|Timed out initializing process group"
           r"|cannot be retrieved \(gai error|[Tt]imed out after .* waiting for clients|MASTER_ADDR.*not set"
           r"|[Tt]emporary failure in name resolution|Name or service not known"),
     cause("nccl_init", "no-interface",
-          r"no socket interface found|Unable to find (?:address|interface) for|ifa != nullptr|[Uu]nable to resolve hostname to a \(local\)"),
+          r"no socket interface found|Unable to find (?:address|interface) for|ifa != nullptr"
+          r"|[Uu]nable to resolve hostname to a \(local\)"),
     cause("nccl_init", "duplicate-gpu",
           r"Duplicate GPU detected|ncclInvalidUsage|NCCL.*invalid usage"),
     cause("nccl_init", "nccl-setup",
-          r"NCCL WARN .*(?:Bootstrap|no (?:socket|network)|[Cc]ould not find|[Ff]ailed to (?:initialize|find)|No NVSwitch)"
+          r"NCCL WARN .*(?:Bootstrap|no (?:socket|network)|[Cc]ould not find|[Ff]ailed to (?:initialize|find)"
+          r"|No NVSwitch)"
           r"|Failed to initialize any NET plugin|NCCL.*Failed to CUDA calloc"),
     entry(_M, "unknown", "nccl-remote",
-          r"remote process exited|ncclRemoteError|communicator was aborted|[Cc]onnection (?:closed|reset) by (?:remote )?peer"
+          r"remote process exited|ncclRemoteError|communicator was aborted|[Cc]onnection (?:closed"
+          r"|reset) by (?:remote )?peer"
           r"|peer (?:process )?(?:closed|died|exited)|NCCL.*remote error|closed by remote"),
     entry(_M, "unknown", "store-peer",
           r"recvValue failed|sendBytes failed|failed to recv, got 0 bytes|store->\w+\(|Broken pipe|BrokenPipeError"
           r"|ConnectionResetError|DistNetworkError|ConnectionRefusedError|Connection refused"),
     entry(Tier.HINT, "nccl_init", "nccl-unhandled",
-          r"NCCL (?:error|Error).*(?:unhandled|internal error|system error)|unhandled (?:system|cuda) error|ncclInternalError"
+          r"NCCL (?:error|Error).*(?:unhandled|internal error|system error)|unhandled (?:system|cuda) error"
+          r"|ncclInternalError"
           r"|ncclSystemError|ncclUnhandledCudaError", "medium"),
 )

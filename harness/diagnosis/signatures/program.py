@@ -5,47 +5,63 @@ from harness.diagnosis.signature import Tier, cause, entry
 # fmt: off
 PROGRAM = (
     cause("launcher_args", "unrecognized-arguments",
-          r"error: unrecognized arguments:|[Nn]o such option:? |not used by the HfArgumentParser|unknown command line flag"),
+          r"error: unrecognized arguments:|[Nn]o such option:? |not used by the HfArgumentParser"
+          r"|unknown command line flag"),
     cause("config_error", "argument-value",
           r"error: the following arguments are required|error: argument .*: (?:invalid|expected|not allowed)"),
     cause("config_error", "deepspeed-config",
-          r"DeepSpeedConfigError|path to an existing deepspeed config|Check batch related parameters|Please correct the following DeepSpeed config"
+          r"DeepSpeedConfigError|path to an existing deepspeed config|Check batch related parameters"
+          r"|Please correct the following DeepSpeed config"
           r"|(?:Expected|Error).*DeepSpeed ?[Cc]onfig"),
     cause("config_error", "schema",
-          r"\d+ validation errors? for|pydantic\S*ValidationError|\bSpecError\b|ConfigAttributeError|ConfigCompositionException"),
+          r"\d+ validation errors? for|pydantic\S*ValidationError|\bSpecError\b|ConfigAttributeError"
+          r"|ConfigCompositionException"),
     cause("config_error", "precision",
-          r"[Yy]our setup doesn't support bf16|bf16.*(?:not supported|isn't supported)|[Tt]ype (?:bf16|fp16|fp8) is not supported"),
+          r"[Yy]our setup doesn't support bf16|bf16.*(?:not supported|isn't supported)|[Tt]ype (?:bf16|fp16"
+          r"|fp8) is not supported"),
     cause("jit_build", "extension",
-          r"Error building extension|ninja: build stopped|Ninja is required|nvcc fatal|CUDA_HOME (?:does not exist|environment variable)"
+          r"Error building extension|ninja: build stopped|Ninja is required|nvcc fatal|CUDA_HOME (?:does not exist"
+          r"|environment variable)"
           r"|Unable to JIT load|Installed CUDA version \S+ does not match|detected CUDA version .* mismatches"
-          r"|unsupported GNU version|torch_extensions/.*cannot open|[Ff]ailed to find C compiler|ld returned \d|cannot find -l"
+          r"|unsupported GNU version|torch_extensions/.*cannot open|[Ff]ailed to find C compiler|ld returned \d"
+          r"|cannot find -l"
           r"|ptxas (?:fatal|error)|CUDAMismatchException|MissingCUDAException|\[Errno 2\].*'?nvcc'?"),
     cause("jit_build", "compile",
           r"BackendCompilerFailed|InductorError|LoweringException|triton.*CompilationError|OutOfResources|PTXASError"
           r"|torch\._dynamo\.exc\.\w+|object has no attribute 'ds_opt_adam'"),
     cause("import_error", "import",
-          r"\bModuleNotFoundError\b|\bImportError\b|undefined symbol|cannot open shared object file|No module named '?\w"
+          r"\bModuleNotFoundError\b|\bImportError\b|undefined symbol|cannot open shared object file"
+          r"|No module named '?\w"
           r"|version `GLIBC\w*' not found|binary incompatibility|Failed to import transformers|nms does not exist"),
     cause("hub_download", "hub",
-          r"RepositoryNotFoundError|GatedRepoError|LocalEntryNotFoundError|HfHubHTTPError|(?<!Local)EntryNotFoundError"
+          r"RepositoryNotFoundError|GatedRepoError|LocalEntryNotFoundError|HfHubHTTPError"
+          r"|(?<!Local)EntryNotFoundError"
           r"|is not a valid model identifier|couldn't connect to .*huggingface|Couldn't reach .* on the Hub"
-          r"|(?:Client|Server) Error.*huggingface|host='(?:\S*\.)?(?:huggingface\.co|hf\.co)'|gated repo|OfflineModeIsEnabled"
-          r"|DatasetNotFoundError|cannot find the requested files in the (?:disk|local|cached)|outgoing traffic has been disabled"),
+          r"|(?:Client|Server) Error.*huggingface|host='(?:\S*\.)?(?:huggingface\.co|hf\.co)'|gated repo"
+          r"|OfflineModeIsEnabled"
+          r"|DatasetNotFoundError|cannot find the requested files in the (?:disk|local|cached)"
+          r"|outgoing traffic has been disabled"),
     cause("hub_download", "download",
-          r"urlopen error|urllib\.error\.HTTPError|Max retries exceeded with url|requests\.exceptions\.\w*(?:Connection|Timeout|HTTP)\w*",
+          r"urlopen error|urllib\.error\.HTTPError|Max retries exceeded with url"
+          r"|requests\.exceptions\.\w*(?:Connection|Timeout|HTTP)\w*",
           "medium"),
     cause("numerics", "not-finite",
-          r"loss scale already at minimum|Minimum loss scale reached|returned nan values in its|[Ll]oss is (?:nan|NaN|inf|not finite)"
-          r"|is non-finite, so it cannot be clipped|[Ff]ound NaN in|contains either `inf`, `nan`|[Nn]a[Nn] loss|[Nn]on-finite (?:loss|grad)"
+          r"loss scale already at minimum|Minimum loss scale reached|returned nan values in its|[Ll]oss is (?:nan"
+          r"|NaN|inf|not finite)"
+          r"|is non-finite, so it cannot be clipped|[Ff]ound NaN in|contains either `inf`, `nan`|[Nn]a[Nn] loss"
+          r"|[Nn]on-finite (?:loss|grad)"
           r"|NaN (?:detected|encountered)|(?:loss|grad\w*) (?:became|turned|went) (?:nan|NaN|non-finite)"),
     cause("data_error", "data",
-          r"in DataLoader worker process|DataLoader worker \(pid.*exited unexpectedly|UnpicklingError|ArrowInvalid|DatasetGeneration\w*Error"
+          r"in DataLoader worker process|DataLoader worker \(pid.*exited unexpectedly|UnpicklingError|ArrowInvalid"
+          r"|DatasetGeneration\w*Error"
           r"|JSONDecodeError|UnidentifiedImageError|expected sequence of length|should probably activate truncation"
-          r"|stack expects each tensor|num_samples should be|UnicodeDecodeError|tarfile\.ReadError|PytorchStreamReader failed"
+          r"|stack expects each tensor|num_samples should be|UnicodeDecodeError|tarfile\.ReadError"
+          r"|PytorchStreamReader failed"
           r"|Error while deserializing|received 0 items of ancdata|zlib\.error"),
     cause("preemption", "elastic-sigterm",
           r"Received (?:15|Signals\.SIGTERM|SIGTERM)(?: death signal)|got signal: (?:15|Signals\.SIGTERM)", "medium"),
     cause("user_cancelled", "interrupt",
-          r"Received (?:[12]|Signals\.SIG(?:INT|HUP)) death signal|got signal: (?:[12]\b|Signals\.SIG(?:INT|HUP))|^KeyboardInterrupt"),
+          r"Received (?:[12]|Signals\.SIG(?:INT|HUP)) death signal|got signal: (?:[12]\b|Signals\.SIG(?:INT|HUP))"
+          r"|^KeyboardInterrupt"),
     entry(Tier.HINT, "numerics", "nan-loss", r"(?i:\bloss\S*[\s:='\"=]+(?:tensor\()?-?nan\b)", "medium"),
 )

@@ -1,0 +1,53 @@
+"""Every stored case comes out right, and also when it is mangled the way people's tools mangle logs."""
+
+import gzip
+import io
+from pathlib import Path
+
+import pytest
+
+from harness.contract.outcome import OUTCOMES
+from harness.diagnosis import Facts, Scanner, diagnose
+from tests.diagnosis.replay import Stored, complaints, replay, stored_cases
+
+CASES = stored_cases()
+SINGLE = [
+    c for c in CASES if (c.folder / "log.txt").is_file() and not c.facts and not c.name.startswith(("shape-", "k8s"))
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_stored_case(case: Stored) -> None:
+    assert complaints(case, replay(case)) == []
+
+
+def test_every_outcome_has_a_case() -> None:
+    assert {c.expected["outcome"] for c in CASES} == set(OUTCOMES)
+
+
+def stamped(log: bytes) -> bytes:
+    return b"".join(b"2025-03-02T10:11:12.123456789Z " + line + b"\n" for line in log.splitlines())
+
+
+def composed(log: bytes) -> bytes:
+    return b"".join(b"trainer-0  | " + line + b"\n" for line in log.splitlines())
+
+
+def windows(log: bytes) -> bytes:
+    return log.replace(b"\r\n", b"\n").replace(b"\n", b"\r\n")
+
+
+def coloured(log: bytes) -> bytes:
+    return b"".join(b"\x1b[36m" + line + b"\x1b[0m\n" for line in log.split(b"\n"))
+
+
+def wide(log: bytes) -> bytes:
+    return log.decode("utf-8", "replace").encode("utf-16")
+
+
+@pytest.mark.parametrize("mangle", [stamped, composed, windows, coloured, wide, gzip.compress])
+@pytest.mark.parametrize("case", SINGLE, ids=lambda c: c.name)
+def test_mangled_case(case: Stored, mangle, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    scanner = Scanner()
+    scanner.scan(io.BytesIO(mangle((case.folder / "log.txt").read_bytes())), "log.txt")
+    assert complaints(case, diagnose(scanner.findings, Facts())) == []
