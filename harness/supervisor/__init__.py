@@ -3,9 +3,9 @@
 run.py          from a spec file to a delivered record and an exit status
 attempt.py      one attempt: its tries, the remedy, the record
 launch.py       launcher command lines and the ranks' environment
-guard.py        the launcher dies with the supervisor       \\  processes
-rank.py         one rank's wrapper: own log, own exit file   >  that hold
-deathsig.py     the kernel's part in both                   /   the tree together
+guard.py        the launcher, bound to the supervisor's life
+rank.py         one rank's wrapper: own log, own exit file, bound to the launcher's life
+deathsig.py     the kernel's part in both
 processes.py    start a launcher, end every descendant
 watch.py        until the launcher ends, a signal, the deadline or a stall
 progress.py     which rank still moves (pure)
