@@ -18,11 +18,12 @@ from harness.contract.spec import RunSpec
 from tests.engines.specs import SMALL, make_spec
 
 ROOT = Path(__file__).resolve().parents[2]
-STEPS = {"protocol__warmup_steps": 4, "protocol__timed_steps": 2, "data__sequence_length": 16}
+STEPS = {"protocol__warmup_steps": 4, "protocol__timed_steps": 1, "data__sequence_length": 16}
 FLOAT32 = dict.fromkeys(("parameter", "compute", "master", "optimizer_state", "reduce", "accumulate"), "float32")
-ENGINES = ("ddp", "fsdp2-reshard", "zero-0", "zero-2", "zero-3")
+ENGINES = ("ddp", "fsdp2-reshard", "zero-2", "zero-3")
 """One config of each way to shard."""
-ZERO_SETTINGS = "engine__settings__"
+WRAPPERS = ("ddp", "fsdp2-reshard", "zero-3")
+"""One config of each engine."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Trained:
         return [sum(step) / len(step) for step in zip(*(r.loss for r in self.ranks), strict=True)]
 
 
-def torchrun(*arguments: str, timeout_s: float = 280) -> subprocess.CompletedProcess[str]:
+def torchrun(*arguments: str, timeout_s: float = 1500) -> subprocess.CompletedProcess[str]:
     """Run a module on two ranks of this machine."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -63,10 +64,10 @@ def variants(checkpoint: Path) -> dict[str, RunSpec]:
     for config in ENGINES:
         specs[f"float32/{config}"] = make_spec(config, **small, numerics=FLOAT32)
         specs[f"accumulate/{config}"] = make_spec(config, **small, data__gradient_accumulation=2)
+    for config in WRAPPERS:
         # A large epsilon makes Adam feel the scale of the gradient, which it otherwise divides out.
         specs[f"clip/{config}"] = make_spec(config, **small, optimizer__clip_norm=0.01, optimizer__epsilon=0.1)
         specs[f"no-clip/{config}"] = make_spec(config, **small, optimizer__clip_norm=0.0, optimizer__epsilon=0.1)
-    for config in ("ddp", "fsdp2-reshard", "zero-3"):
         specs[f"checkpointing/{config}"] = make_spec(config, **small, model__activation_checkpointing=True)
         specs[f"reduce-bf16/{config}"] = make_spec(config, **small, numerics__reduce="bfloat16")
         pretrained = {"model__weights": "pretrained", "model__pretrained": str(checkpoint)}

@@ -11,6 +11,20 @@ from harness.contract.spec import RunSpec, parse_spec
 MODELS = Path(__file__).resolve().parents[2] / "config" / "models"
 
 
+SMALL: dict[str, Any] = {
+    "model_type": "qwen2",
+    "vocab_size": 256,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "tie_word_embeddings": True,
+}
+"""A model whose steps take milliseconds even where bfloat16 is emulated."""
+
+
 def make_spec(config: str = "ddp", arm: str = "matched", **changes: Any) -> RunSpec:
     """A spec of `config`; `changes` are dotted keys with `__` for the dot, for example `data__micro_batch=2`."""
     entry = CONFIGS[config]

@@ -3,8 +3,10 @@
 import pytest
 
 from harness.contract.engines import CONFIGS, MATCHED_NUMERICS
-from tests.engines.conftest import ENGINES, Trained
+from tests.engines.conftest import ENGINES, WRAPPERS, Trained
 
+# The first test waits for all the trainings.
+pytestmark = pytest.mark.timeout(1600)
 TOLERANCE = 5e-3
 """Relative, on the loss. All arms compute in bfloat16, whose rounding is 4e-3; engines sum in other orders."""
 FLOAT32_TOLERANCE = 2e-5
@@ -24,9 +26,9 @@ def test_every_config_trains_and_keeps_its_promises(trained: Results, config: st
     run = trained[f"{arm}/{config}"]
     assert run.parity == []
     for result in run.ranks:
-        assert len(result.step_times_s) == 2 and all(t > 0 for t in result.step_times_s)
+        assert len(result.step_times_s) == 1 and all(t > 0 for t in result.step_times_s)
         assert result.window_s >= sum(result.step_times_s)
-        assert len(result.loss) == len(result.grad_norm) == 6
+        assert len(result.loss) == len(result.grad_norm) == 5
         assert all(norm is not None and norm > 0 for norm in result.grad_norm)
     assert run.ranks[0].loss != run.ranks[1].loss, "both ranks trained on the same data"
     assert run.ranks[0].grad_norm == pytest.approx(run.ranks[1].grad_norm), "the norm is global"
@@ -41,7 +43,7 @@ def test_matched_configs_follow_ddp(trained: Results, config: str) -> None:
 def test_in_float32_the_engines_are_one_training(trained: Results, config: str) -> None:
     run, reference = trained[f"float32/{config}"], trained["float32/ddp"]
     assert run.parity == []
-    assert distance(run, reference, steps=6) < FLOAT32_TOLERANCE
+    assert distance(run, reference) < FLOAT32_TOLERANCE
     assert run.ranks[0].grad_norm == pytest.approx(reference.ranks[0].grad_norm, rel=1e-3)
 
 
@@ -99,7 +101,7 @@ def test_gradient_accumulation_means_the_same_everywhere(trained: Results, confi
     assert run.ranks[0].grad_norm[0] < trained[f"matched/{config}"].ranks[0].grad_norm[0]  # type: ignore[operator]
 
 
-@pytest.mark.parametrize("config", ENGINES)
+@pytest.mark.parametrize("config", WRAPPERS)
 def test_clipping_shortens_the_update_and_not_the_reported_norm(trained: Results, config: str) -> None:
     clipped, free = trained[f"clip/{config}"], trained[f"no-clip/{config}"]
     assert clipped.ranks[0].grad_norm[0] == pytest.approx(free.ranks[0].grad_norm[0], rel=1e-3)
@@ -109,12 +111,12 @@ def test_clipping_shortens_the_update_and_not_the_reported_norm(trained: Results
     assert distance(clipped, trained["clip/ddp"]) < TOLERANCE
 
 
-@pytest.mark.parametrize("config", ["ddp", "fsdp2-reshard", "zero-3"])
+@pytest.mark.parametrize("config", WRAPPERS)
 def test_checkpointing_changes_no_number(trained: Results, config: str) -> None:
-    assert distance(trained[f"checkpointing/{config}"], trained[f"matched/{config}"], steps=6) < 1e-4
+    assert distance(trained[f"checkpointing/{config}"], trained[f"matched/{config}"]) < 1e-4
 
 
-@pytest.mark.parametrize("config", ["ddp", "fsdp2-reshard", "zero-3"])
+@pytest.mark.parametrize("config", WRAPPERS)
 def test_reduction_can_be_asked_for_in_bfloat16(trained: Results, config: str) -> None:
     run = trained[f"reduce-bf16/{config}"]
     assert run.parity == []
@@ -123,7 +125,7 @@ def test_reduction_can_be_asked_for_in_bfloat16(trained: Results, config: str) -
     assert distance(run, trained["matched/ddp"]) < TOLERANCE
 
 
-@pytest.mark.parametrize("config", ["ddp", "fsdp2-reshard", "zero-3"])
+@pytest.mark.parametrize("config", WRAPPERS)
 def test_pretrained_weights_reach_every_engine(trained: Results, config: str) -> None:
     run = trained[f"pretrained/{config}"]
     assert distance(run, trained["pretrained/ddp"]) < TOLERANCE
