@@ -6,13 +6,16 @@ part fills the card and where the prediction fails. Parts, in bytes on the devic
     parameters, gradients, optimizer   training state, by the numerics and the sharding (same formulas as
                                        the engines' `expected_bytes_per_parameter`); offloaded parts are
                                        in `host` instead
-    unsharded                          gathered parameters and not yet reduced gradients beyond a rank's part
+    gathered                           whole parameters beyond a rank's part, when backward begins
+    unreduced                          whole gradients of the unit whose backward runs, before they are reduced
     activations                        what forward keeps for backward, all decoder blocks
     logits                             the head's output and the float32 copies of Hugging Face's loss
     buckets                            communication buffers that an engine allocates for itself
     update                             temporary copies while the optimizer steps
 
-Peak of backward: state + unsharded + activations + logits + buckets; of the step: state + buckets + update.
+Three moments compete for the peak. When backward begins, everything forward kept is there and gradients
+are not, unless an engine holds a buffer for them all the time; when it ends, only a unit's worth is
+beside the state; and the step adds its temporary copies.
 """
 
 from dataclasses import asdict, dataclass
@@ -31,7 +34,10 @@ class Ledger:
     parameters: int
     gradients: int
     optimizer: int
-    unsharded: int
+    standing_gradients: int
+    """The part of the gradients that is allocated even when there are none."""
+    gathered: int
+    unreduced: int
     activations: int
     logits: int
     buckets: int
@@ -45,9 +51,15 @@ class Ledger:
         return self.parameters + self.gradients + self.optimizer
 
     @property
+    def loss_peak(self) -> int:
+        """Device bytes when backward begins."""
+        kept = self.gathered + self.activations + self.logits + self.buckets
+        return self.parameters + self.optimizer + self.standing_gradients + kept
+
+    @property
     def backward_peak(self) -> int:
-        """Device bytes when backward begins: everything forward kept is still there."""
-        return self.state + self.unsharded + self.activations + self.logits + self.buckets
+        """Device bytes when backward ends."""
+        return self.state + self.gathered + self.unreduced + self.buckets
 
     @property
     def step_peak(self) -> int:
@@ -55,8 +67,8 @@ class Ledger:
         return self.state + self.buckets + self.update
 
     def to_json(self) -> dict[str, Any]:
-        """The parts, both peaks and the phase of the larger one."""
-        peaks = {"backward": self.backward_peak, "step": self.step_peak}
+        """The parts, the peak and the phase it falls in."""
+        peaks = {"backward": max(self.loss_peak, self.backward_peak), "step": self.step_peak}
         return {
             "parts_bytes": asdict(self),
             "device_peak_bytes": max(peaks.values()),
@@ -96,8 +108,10 @@ def _ddp(spec: RunSpec, settings: DdpSettings, shape: Shape) -> dict[str, int]:
         "parameters": n * _bytes(spec, "parameter"),
         "gradients": n * _bytes(spec, "parameter"),
         "optimizer": n * _moments(spec),
+        "standing_gradients": 0,
         # Cast copies live from a block's forward to its backward.
-        "unsharded": n * _bytes(spec, "compute") if casts else 0,
+        "gathered": n * _bytes(spec, "compute") if casts else 0,
+        "unreduced": 0,
         "buckets": (0 if settings.gradient_as_bucket_view else n * _bytes(spec, "parameter"))
         + (bucket if compressed else 0),
         "update": 0,
@@ -122,7 +136,9 @@ def _fsdp(spec: RunSpec, settings: FsdpSettings, shape: Shape) -> dict[str, int]
     host = sum(state.values()) if settings.offload else 0
     return {
         **(dict.fromkeys(state, 0) if settings.offload else state),
-        "unsharded": gathered * _bytes(spec, "compute") + gradients,
+        "standing_gradients": 0,
+        "gathered": gathered * _bytes(spec, "compute"),
+        "unreduced": gradients,
         "buckets": 0,
         "update": 0,
         "host": host,
@@ -135,16 +151,22 @@ def _zero(spec: RunSpec, settings: ZeroSettings, shape: Shape) -> dict[str, int]
     parameters = n * _bytes(spec, "parameter") // (world if stage == 3 else 1)
     gradients = n * grad_bytes // (world if stage >= 2 else 1)
     optimizer = n * (_bytes(spec, "master") + _moments(spec)) // (world if stage >= 1 else 1)
+    # Stage 3 allocates the buffer for its part of the gradients once.
+    standing = gradients if stage == 3 else 0
     host, update = 0, 4 * n // (world if stage >= 1 else 1)
     if settings.offload_optimizer:
-        # The gradient is copied to the host in the master's dtype, one part after the other.
-        host += optimizer + 4 * n // world
+        # The gradient's part goes to the host, in the master's dtype; stage 3 keeps its own copy there as well.
+        host += optimizer + 4 * n // world + standing
+        gradients, standing = (gradients if stage == 1 else 0), 0
         optimizer, update = 0, 0
     if settings.offload_param:
         host += parameters
         parameters = 0
     elif stage == 3:
         update = min(update, 4 * settings.sub_group_size)
+    if stage == 1:
+        # By then the other ranks' gradients are freed.
+        update = max(0, update - (gradients - gradients // world))
     bucket = min(settings.reduce_bucket_size, n)
     filled = settings.reduce_bucket_size if stage >= 1 and settings.contiguous_gradients else 0
     copies = 2 if settings.overlap_comm and stage in (1, 2) else 1
@@ -155,7 +177,10 @@ def _zero(spec: RunSpec, settings: ZeroSettings, shape: Shape) -> dict[str, int]
         "parameters": parameters,
         "gradients": gradients,
         "optimizer": optimizer,
-        "unsharded": min(live, n) * _bytes(spec, "compute") if stage == 3 else 0,
+        "standing_gradients": standing,
+        "gathered": min(live, n) * _bytes(spec, "compute") if stage == 3 else 0,
+        # Gradients wait in the bucket, which is counted below.
+        "unreduced": 0,
         "buckets": filled * grad_bytes * copies + (bucket * reduce_bytes if reduce_bytes != grad_bytes else 0),
         "update": update,
         "host": host,

@@ -1,0 +1,65 @@
+"""The predicted ledger against figures that others measured, and against itself."""
+
+import pytest
+
+from harness.contract.engines import CONFIGS
+from harness.measure.ledger import Ledger, predict
+from tests.engines.specs import SMALL, make_spec
+from tests.measure.test_flops import config as model_config
+
+PUBLISHED_A100_GB = {
+    "fsdp2-noreshard": 13.99,
+    "fsdp2-reshard": 13.34,
+    "fsdp2-reshard-offload": 7.68,
+    "zero-1": 22.33,
+    "zero-2": 20.14,
+    "zero-3": 18.18,
+    "zero-3-offload": 6.69,
+}
+"""Peak allocated, Qwen2.5-3B, bf16, micro-batch 1, sequence 2048, four ranks, activations checkpointed."""
+
+
+def ledger(config: str, **changes: object) -> Ledger:
+    found = predict(make_spec(config, **({"model__config": model_config("qwen2.5-3b")} | changes)))  # type: ignore[arg-type]
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("config", PUBLISHED_A100_GB)
+def test_prediction_comes_within_a_quarter_of_the_published_peaks(config: str) -> None:
+    found = ledger(
+        config,
+        arm="defaults",
+        platform__world_size=4,
+        data__sequence_length=2048,
+        model__activation_checkpointing=True,
+    )
+    peak_gb = found.to_json()["device_peak_bytes"] / 1e9
+    assert peak_gb == pytest.approx(PUBLISHED_A100_GB[config], rel=0.25)
+
+
+def test_zero_0_does_not_fit_forty_gigabytes() -> None:
+    assert ledger("zero-0", arm="defaults", platform__world_size=4).to_json()["device_peak_bytes"] > 40e9
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_state_is_the_engines_formula(config: str) -> None:
+    found = ledger(config, platform__world_size=4)
+    bytes_per_parameter = (found.state + found.host) / 3_085_938_688
+    by_hand = {"ddp": 16, "zero-0": 16, "zero-1": 4 + 12 / 4, "zero-2": 2 + 14 / 4, "zero-3-offload": 20 / 4}
+    assert bytes_per_parameter == pytest.approx(by_hand.get(config, 16 / 4))
+
+
+def test_offload_moves_the_state_off_the_device() -> None:
+    assert ledger("fsdp2-reshard-offload").state == 0
+    assert ledger("fsdp2-reshard-offload").host == ledger("fsdp2-reshard").state
+
+
+def test_activations_grow_with_tokens_and_shrink_with_checkpointing() -> None:
+    one, two = (ledger("ddp", data__micro_batch=n).activations for n in (1, 2))
+    assert two == 2 * one
+    assert ledger("ddp", model__activation_checkpointing=True).activations < one / 10
+
+
+def test_a_model_that_cannot_be_counted_has_no_ledger() -> None:
+    assert predict(make_spec("ddp", model__config=SMALL | {"model_type": "mamba"})) is None
