@@ -149,7 +149,7 @@ class Attempt:
             folder.empty(place)
             self.environment = launch.rank_environment(self.spec, place, extra)
             spec_path = self.out / (folder.CHOSEN if self.choice else folder.SPEC)
-            command = launch.launcher_command(self.spec, spec_path, place)
+            command = launch.launcher_command(self.spec, spec_path, place, self.environment)
             started_s = time.time()
             launcher = processes.start(command, self.environment, place / "launcher.log")
             ending = watch(launcher, self.spec, place, deadline_s, self.signals, self.teller.progress)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from harness.contract.errors import DeliveryError, SpecError
+from harness.contract.errors import DeliveryError, HarnessError, SpecError
 from harness.contract.record import File, Record, read_record
 from harness.contract.spec import RunSpec
 from harness.supervisor.signals import Cancelled, Signals
@@ -36,8 +36,11 @@ def locked(out: Path, signals: Signals) -> Iterator[None]:
 
     Waits for another supervisor that holds it, whose record is then found. Raises Cancelled on a signal.
     """
-    out.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(out, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(out, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise HarnessError(f"{out}: cannot be used as a folder: {error.strerror}; name another") from None
     try:
         if not _taken(descriptor):
             print(f"another supervisor is working in {out}; waiting for it", flush=True)
@@ -55,6 +58,9 @@ def _taken(descriptor: int) -> bool:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    except OSError:
+        # A network file system without locks on folders: nobody can be kept out, and nobody needs to wait.
+        return True
     return True
 
 
@@ -78,7 +84,17 @@ def finished(out: Path, spec: RunSpec) -> Record | None:
 
 
 def prepare(out: Path, spec: RunSpec) -> None:
-    """Remove what an unfinished attempt left and write the spec; files of other origin are left alone."""
+    """Remove what an unfinished attempt left and write the spec; files of other origin are left alone.
+
+    Raises HarnessError when the folder cannot be written.
+    """
+    try:
+        _prepare(out, spec)
+    except OSError as error:
+        raise HarnessError(f"{error.filename or out}: {error.strerror}; free space or name another folder") from None
+
+
+def _prepare(out: Path, spec: RunSpec) -> None:
     for name in (RECORD, SPEC, CHOSEN, RESERVE, "telemetry.jsonl"):
         (out / name).unlink(missing_ok=True)
     for folder in (*out.glob("try-*"), *out.glob("trial-*")):

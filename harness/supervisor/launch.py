@@ -9,10 +9,11 @@ import shutil
 import socket
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from harness.contract.codec import nearest
-from harness.contract.errors import SpecError
+from harness.contract.errors import HarnessError, SpecError
 from harness.contract.spec import RunSpec
 from harness.supervisor.host import usable_cores
 
@@ -39,19 +40,19 @@ def worker_command(spec_path: Path, folder: Path) -> list[str]:
     return ["harness.supervisor.rank", str(folder), *worker]
 
 
-def torchrun_command(world_size: int, module: list[str]) -> list[str]:
-    """torchrun on this host; it finds a free port itself."""
-    options = ["--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={world_size}", "--module"]
+def torchrun_command(devices: list[str], module: list[str]) -> list[str]:
+    """torchrun on this host, one rank per device; it finds a free port itself."""
+    options = ["--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={len(devices)}", "--module"]
     return [sys.executable, "-m", "torch.distributed.run", *options, *module]
 
 
-def deepspeed_command(world_size: int, module: list[str]) -> list[str]:
+def deepspeed_command(devices: list[str], module: list[str]) -> list[str]:
     """DeepSpeed's per-node launcher, as its `deepspeed` command starts it on one host.
 
     Calling it directly spares the runner's own import of torch and DeepSpeed; `--local_rank=N` is
-    still injected after the module's name.
+    still injected after the module's name. It sets CUDA_VISIBLE_DEVICES to `devices`.
     """
-    world = base64.urlsafe_b64encode(json.dumps({"localhost": list(range(world_size))}).encode()).decode()
+    world = base64.urlsafe_b64encode(json.dumps({"localhost": devices}).encode()).decode()
     options = [f"--world_info={world}", "--master_addr=127.0.0.1", f"--master_port={free_port()}", "--module"]
     return [sys.executable, "-m", "deepspeed.launcher.launch", *options, *module]
 
@@ -59,12 +60,29 @@ def deepspeed_command(world_size: int, module: list[str]) -> list[str]:
 LAUNCHERS = {"torchrun": torchrun_command, "deepspeed": deepspeed_command}
 
 
-def launcher_command(spec: RunSpec, spec_path: Path, folder: Path) -> list[str]:
-    """The whole command of one try. Raises SpecError for a launcher that is not known."""
+def visible_devices(spec: RunSpec, environment: Mapping[str, str]) -> list[str]:
+    """Devices of the ranks: the first that CUDA_VISIBLE_DEVICES shows (a scheduler's choice), else 0 and up.
+
+    Raises HarnessError when fewer are shown than the platform has ranks.
+    """
+    world_size = spec.platform.world_size
+    stated = environment.get("CUDA_VISIBLE_DEVICES")
+    if stated is None or spec.platform.device == "cpu":
+        return [str(index) for index in range(world_size)]
+    shown = [name.strip() for name in stated.split(",") if name.strip()]
+    if len(shown) < world_size:
+        raise HarnessError(
+            f"CUDA_VISIBLE_DEVICES: found {stated!r}, expected {world_size} devices for platform {spec.platform.name}"
+        )
+    return shown[:world_size]
+
+
+def launcher_command(spec: RunSpec, spec_path: Path, folder: Path, environment: Mapping[str, str]) -> list[str]:
+    """The whole command of one try. Raises SpecError for an unknown launcher, HarnessError for missing devices."""
     name = spec.engine.launcher
     if name not in LAUNCHERS:
         raise SpecError(f"engine.launcher: found {name!r}; {nearest(name, tuple(LAUNCHERS))}")
-    return LAUNCHERS[name](spec.platform.world_size, worker_command(spec_path, folder))
+    return LAUNCHERS[name](visible_devices(spec, environment), worker_command(spec_path, folder))
 
 
 def extensions_folder() -> Path:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.contract import exitcodes
-from harness.contract.errors import DeliveryError, SpecError
+from harness.contract.errors import DeliveryError, HarnessError, SpecError
 from harness.contract.record import Record
 from harness.contract.spec import RunSpec, read_spec
 from harness.supervisor import deathsig, folder
@@ -48,8 +48,8 @@ def exit_status(work: Callable[[], int]) -> int:
     except DeliveryError as error:
         print(f"error: {error}", file=sys.stderr)
         return exitcodes.DELIVERY
-    except Cancelled as error:
-        print(f"cancelled: {error}", file=sys.stderr)
+    except HarnessError as error:
+        print(f"error: {error}; no record was written", file=sys.stderr)
         return exitcodes.INTERNAL
     except Exception:
         traceback.print_exc()

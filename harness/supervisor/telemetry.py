@@ -3,12 +3,13 @@
 The one file that imports pynvml, and only when the platform has GPUs and sampling is on. One line of
 telemetry.jsonl per GPU and sample:
 
-    {"at_s": unix time, "gpu": index, "sm_mhz", "mem_mhz", "power_w", "power_limit_w", "temperature_c",
+    {"at_s": unix time, "gpu": the rank's, "sm_mhz", "mem_mhz", "power_w", "power_limit_w", "temperature_c",
      "utilization_percent", "memory_used_bytes", "throttle": [reasons]}
 """
 
 import contextlib
 import json
+import os
 import threading
 import time
 from pathlib import Path
@@ -16,6 +17,7 @@ from types import TracebackType
 from typing import Any
 
 from harness.contract.spec import RunSpec
+from harness.supervisor.launch import visible_devices
 
 SLOWDOWNS = {
     "SwPowerCap": "power_cap",
@@ -33,7 +35,8 @@ class Telemetry:
     """Samples while entered; without NVML it does nothing and `available` stays False."""
 
     def __init__(self, spec: RunSpec, path: Path) -> None:
-        self._path, self._gpus = path, spec.platform.world_size
+        self._path = path
+        self._devices = visible_devices(spec, os.environ | spec.environment)
         self._wanted = spec.platform.device == "cuda" and spec.protocol.telemetry_hz > 0
         self._interval_s = 1 / spec.protocol.telemetry_hz if self._wanted else 0.0
         self._stop = threading.Event()
@@ -77,8 +80,13 @@ class Telemetry:
                 self._stop.wait(self._interval_s)
 
     def _handles(self, nvml: Any) -> list[tuple[int, Any]]:
-        count = min(self._gpus, nvml.nvmlDeviceGetCount())
-        return [(index, nvml.nvmlDeviceGetHandleByIndex(index)) for index in range(count)]
+        handles = []
+        for rank, device in enumerate(self._devices):
+            by_index = device.isdigit()
+            find = nvml.nvmlDeviceGetHandleByIndex if by_index else nvml.nvmlDeviceGetHandleByUUID
+            with contextlib.suppress(nvml.NVMLError):
+                handles.append((rank, find(int(device) if by_index else device)))
+        return handles
 
 
 def read_gpu(nvml: Any, handle: Any) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Command lines and environments of the ranks; the wrapper's own behaviour, without torch."""
 
+import base64
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.contract.errors import HarnessError
 from harness.supervisor import launch
 from harness.supervisor.host import usable_cores
 from tests.engines.specs import make_spec
@@ -97,6 +99,25 @@ def test_a_taken_port_is_recognised(tmp_path: Path) -> None:
         "port: 15000, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use\n"
     )
     assert launch.port_was_taken(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("stated", "expected"),
+    [(None, ["0", "1"]), ("2,3", ["2", "3"]), ("5, 6,7", ["5", "6"]), ("GPU-ab,GPU-cd", ["GPU-ab", "GPU-cd"])],
+)
+def test_the_devices_that_a_scheduler_chose_are_used(stated: str | None, expected: list[str], tmp_path: Path) -> None:
+    spec = make_spec("zero-1", platform__device="cuda", platform__accelerator="l4")
+    environment = {} if stated is None else {"CUDA_VISIBLE_DEVICES": stated}
+    assert launch.visible_devices(spec, environment) == expected
+    words = launch.launcher_command(spec, tmp_path / "spec.json", tmp_path, environment)
+    world = next(word for word in words if word.startswith("--world_info=")).removeprefix("--world_info=")
+    assert json.loads(base64.urlsafe_b64decode(world)) == {"localhost": expected}
+
+
+def test_fewer_visible_devices_than_ranks_are_refused() -> None:
+    spec = make_spec("zero-1", platform__device="cuda", platform__accelerator="l4")
+    with pytest.raises(HarnessError, match="found '0', expected 2 devices"):
+        launch.visible_devices(spec, {"CUDA_VISIBLE_DEVICES": "0"})
 
 
 def test_both_launchers_give_the_ranks_the_same_share_of_the_cores(tmp_path: Path) -> None:

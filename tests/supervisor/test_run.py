@@ -163,6 +163,14 @@ def test_a_bad_spec_starts_nothing(supervise: Make, text: str | None, words: str
     assert not run.out.exists()
 
 
+def test_an_out_that_is_no_folder_is_refused_in_one_line(supervise: Make) -> None:
+    run = supervise(make_spec("ddp"))
+    run.out.write_text("a file")
+    assert run.run() == exitcodes.INTERNAL
+    assert run.stderr.count("\n") == 1
+    assert "cannot be used as a folder" in run.stderr
+
+
 def test_a_secret_in_a_spec_is_refused(supervise: Make) -> None:
     run = supervise(make_spec("ddp", environment={"HF_TOKEN": "hf_" + "x" * 30}))
     assert run.run() == exitcodes.CONFIG
