@@ -7,7 +7,7 @@ from harness.diagnosis.case import SURVIVED_BY
 from harness.diagnosis.memory import FRAGMENTED_SHARE, NEAR_FULL_SHARE
 from harness.diagnosis.signature import Signature, Tier
 from harness.diagnosis.signatures import SIGNATURES
-from harness.diagnosis.tracebacks import DATA, GENERIC
+from harness.diagnosis.tracebacks import CONFIG, DATA, GENERIC, VAGUE
 from harness.diagnosis.verdict import SIGNALS
 
 _TIERS = {
@@ -71,7 +71,11 @@ def _outcome(known: Outcome) -> str:
         remedy = REMEDIES[known.remedy]
         variables = ", ".join(f"`{k}={v}`" for k, v in remedy.environment.items())
         lines.append(f"Remedy `{remedy.name}`: {variables}; {remedy.why}.")
-    rows = [_row(s) for s in (*SIGNATURES, GENERIC, DATA) if s.outcome == known.name and s.tier is not Tier.BENIGN]
+    rows = [
+        _row(s)
+        for s in (*SIGNATURES, GENERIC, VAGUE, CONFIG, DATA)
+        if s.outcome == known.name and s.tier is not Tier.BENIGN
+    ]
     exits = [(code, e) for code, e in SIGNALS.items() if e[0] == known.name]
     signals = [f"| {what} | exit | {confidence} | `{code}` |" for code, (_, confidence, what) in exits]
     if (rows or signals) and known.name != "unknown":

@@ -22,6 +22,11 @@ _ENDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
             rf"srun: error: \S+: tasks? (?P<rank>\d+)[\d,-]*: "
             rf"(?:(?P<word>{_WORD})|Exited with exit code (?P<code>\d+))",
         ),
+        (
+            "ank ",
+            r"[Rr]ank (?P<rank>\d+)(?: \(PID \d+\))? (?:crashed with exit code|exited with code) (?P<code>-?\d+)",
+        ),
+        ("Child process", r"Child process with PID \d+ terminated with code (?P<code>-?\d+)"),
         ("exited on signal", r"rank (?P<rank>\d+) with PID \d+ on node .* exited on signal (?P<number>\d+)"),
         ("died with <Signals", r"died with <Signals\.\w+: (?P<number>\d+)>"),
         ("non-zero exit status", r"returned non-zero exit status (?P<code>\d+)"),
@@ -46,8 +51,8 @@ class ExitReader:
         self._row_rank: int | None = None
         self._root = False
 
-    def feed(self, number: int, text: str) -> None:
-        """Take one normalised line."""
+    def feed(self, number: int, text: str, rank: int | None) -> None:
+        """Take one normalised line; `rank`: who its prefix says it is about."""
         if "exits successfully" in text:
             self._findings.finished += 1
         elif "spawned with command" in text:
@@ -61,7 +66,7 @@ class ExitReader:
             self._add(self._row_rank, int(match["code"]), number, text, first=self._root)
             self._root = False
         elif found := read_end(text):
-            self._add(*found, number, text)
+            self._add(rank if found[0] is None else found[0], found[1], number, text)
         elif _STARTED.search(text):
             self._findings.started_pod = True
 

@@ -18,7 +18,7 @@ STRUCTURE = (
     "traceback (most", 'file "', "error", "exception", "exitcode", "exit code", "local_rank", "return code", "killed",
     "signal", "seqnum", "last enqueued", "exits successfully", "spawned", "root cause", "rank      :", "terminated",
     "started container", "started:", "exited", "exit status", "during handling", "direct cause", "-- process",
-    "died with", "non-zero exit", "aborted", "bus error",
+    "died with", "crashed with", "child process", "main process", "non-zero exit", "aborted", "bus error",
 )  # fmt: skip
 """Texts of lines that are read for their structure, whatever the signatures say."""
 
@@ -80,7 +80,7 @@ class Scanner:
         if ended is None and tracebacks.inside(speaker, text):
             return
         named = named_rank(text)
-        exits.feed(line.number, text)
+        exits.feed(line.number, text, rank)
         waits.feed(line.number, text, named if named is not None else rank)
         signature = first_match(text, line.candidates)
         if signature is None and ended is not None and not ended.ignored:

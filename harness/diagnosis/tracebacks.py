@@ -10,6 +10,8 @@ GENERIC = entry(Tier.CAUSE, "python_exception", "python-exception", r"Traceback 
 LAUNCHERS = entry(
     Tier.MESSENGER, "unknown", "launcher-exception", r"ChildFailedError|CalledProcessError|ActorDiedError"
 )
+VAGUE = entry(Tier.CAUSE, "python_exception", "runtime-error", r"Traceback \(most recent call last\):", "medium")
+CONFIG = entry(Tier.CAUSE, "config_error", "config-frames", r"deepspeed/runtime/config", "medium")
 DATA = entry(Tier.CAUSE, "data_error", "data-frames", r"torch/utils/data/", "medium")
 
 _HEADER = "Traceback (most recent call last):"
@@ -29,6 +31,11 @@ _SPAWNED = re.compile(r"-- Process (?P<rank>\d+) terminated with the following e
 _DATA_FRAME = re.compile(
     r"(?:^|/)(?:datasets?|data|dataloaders?|collat\w+)(?:/|\w*\.py$)|torch/utils/data/|data_collator", re.I
 )
+_CONFIG_FRAME = re.compile(
+    r"deepspeed/runtime/(?:\w*config\w*|zero/config|engine)\.py$|transformers/training_args\.py$|accelerate/utils/dataclasses"
+    r"|/(?:hydra|omegaconf)/|harness/contract/"
+)
+_REFUSALS = ("AssertionError", "ValueError", "SpecError", "TypeError")
 _OWN_CODE = re.compile(r"/(?:site|dist)-packages/|/lib/python3|<frozen|<string>")
 
 
@@ -52,6 +59,8 @@ class Ended:
 class _Open:
     frames: int = 0
     data: bool = False
+    file: str = ""
+    """Of the last frame: who raised."""
     ignored: bool = False
     prefix: str = ""
     """What a logger puts before every line of it, digits as 0."""
@@ -97,6 +106,7 @@ class Tracebacks:
             return self._end(match["name"], None) if match else None
         elif frame := _FRAME.match(text):
             state.frames += 1
+            state.file = frame["file"]
             if not (_OWN_CODE.search(frame["file"]) and "torch/utils/data" not in frame["file"]):
                 state.data = bool(_DATA_FRAME.search(frame["file"]))
         elif state.frames and (match := _EXCEPTION.match(text) or _TYPED.match(text)):
@@ -118,9 +128,14 @@ class Tracebacks:
 
     def _end(self, name: str, state: _Open | None) -> Ended:
         rank, self._spawned = self._spawned, None
-        signature = LAUNCHERS if _LAUNCHER.search(name) else GENERIC
-        if signature is GENERIC and state is not None and state.data:
+        if _LAUNCHER.search(name):
+            signature = LAUNCHERS
+        elif state is not None and name.endswith(_REFUSALS) and _CONFIG_FRAME.search(state.file):
+            signature = CONFIG
+        elif state is not None and state.data:
             signature = DATA
+        else:
+            signature = VAGUE if name.endswith("RuntimeError") or name.startswith("torch.") else GENERIC
         if signature is LAUNCHERS and "ProcessRaised" in name:
             self._spawned = rank
         return Ended(name, signature, state.ignored if state else False, rank)

@@ -28,6 +28,7 @@ BENIGN = (
     entry(_C, "ok", "lightning-end", r"Trainer\.fit`? stopped: .*reached"),
     entry(_C, "ok", "elastic-succeeded",
           r"WorkerState\.SUCCEEDED|worker group successfully finished"),
+    entry(_C, "ok", "epochs-completed", r"\d+ epochs completed in [\d.]+ |^(?:.*\]: )?(?:Total t|T)raining time:? \d+:"),
     entry(_C, "ok", "megatron-end", r"\[after training is done\]"),
     entry(_C, "ok", "pod-completed", r"^\s*Reason:\s+Completed\s*$|\bNormal\s+Completed\b.*Job completed"),
     entry(_C, "ok", "exit-zero",

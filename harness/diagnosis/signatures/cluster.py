@@ -22,7 +22,7 @@ CLUSTER = (
     entry(_V, "preemption", "slurm-preempted",
           r"CANCELLED (?:AT \S+ )?DUE TO (?:PREEMPTION|JOB REQUEUE|NODE FAILURE|SIGNAL Terminated BY PREEMPT)"),
     entry(_V, "deadline", "slurm-time-limit",
-          r"DUE TO TIME LIMIT|TERM_RUNLIMIT|job killed: walltime|JobState=TIMEOUT"),
+          r"DUE TO TIME LIMIT|this job is timed-out|TERM_RUNLIMIT|job killed: walltime|JobState=TIMEOUT"),
     entry(_V, "deadline", "k8s-deadline",
           r"(?<!exceptions\.)(?<!context )\bDeadlineExceeded\b"
           r"|active (?:on the node )?longer than (?:the )?specified deadline"),
@@ -42,7 +42,7 @@ CLUSTER = (
     entry(_V, "preemption", "cloud-spot",
           r"compute\.instances\.preempted|[Ii]nstance (?:\S+ )?(?:was|is being|has been) preempted|"
           r"(?i:spot (?:instance )?(?:interruption|termination|reclaim)|rebalance recommendation)"
-          r"|instance/preempted.*TRUE|(?i:node .*(?:was|has been|is being) preempted)"),
+          r"|instance/preempted.*TRUE|(?i:node .*(?:was|has been|is being) preempted)|this job is preempted"),
     entry(_V, "evicted", "k8s-evicted",
           r"node was low on resource|[Rr]eason:?\s*\"?Evicted|\bEvicted\b\s+\S|Usage of EmptyDir volume .* exceeds"
           r"|ephemeral local storage usage exceeds|exceeded its local ephemeral storage limit"),

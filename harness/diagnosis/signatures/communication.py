@@ -7,7 +7,7 @@ _W, _M = Tier.WATCHDOG, Tier.MESSENGER
 # fmt: off
 COMMUNICATION = (
     entry(_W, "collective_wedge", "nccl-watchdog",
-          r"[Ww]atchdog caught collective operation timeout|caught collective operation timeout"),
+          r"[Cc]aught collective operation timeout|Timeout at NCCL work:"),
     entry(_W, "collective_wedge", "heartbeat-monitor",
           r"HeartbeatMonitor.*stuck|watchdog (?:got stuck|hang)|[Ww]atchdog thread (?:is|got) stuck"
           r"|[Hh]eartbeat monitor timed out"),
@@ -38,6 +38,7 @@ COMMUNICATION = (
           r"NCCL WARN .*(?:Bootstrap|no (?:socket|network)|[Cc]ould not find|[Ff]ailed to (?:initialize|find)"
           r"|No NVSwitch)"
           r"|Failed to initialize any NET plugin|NCCL.*Failed to CUDA calloc"),
+    entry(Tier.HINT, "rendezvous", "store-timeout", r"DistStoreError|wait timeout after \d+ms", "low"),
     entry(_M, "unknown", "nccl-remote",
           r"remote process exited|ncclRemoteError|communicator was aborted|[Cc]onnection (?:closed"
           r"|reset) by (?:remote )?peer"

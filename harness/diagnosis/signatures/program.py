@@ -52,16 +52,16 @@ PROGRAM = (
           r"|[Nn]on-finite (?:loss|grad)"
           r"|NaN (?:detected|encountered)|(?:loss|grad\w*) (?:became|turned|went) (?:nan|NaN|non-finite)"),
     cause("data_error", "data",
-          r"in DataLoader worker process|DataLoader worker \(pid.*exited unexpectedly|UnpicklingError|ArrowInvalid"
+          r"in DataLoader worker process|DataLoader timed out after|DataLoader worker \(pid.*exited unexpectedly|UnpicklingError|ArrowInvalid"
           r"|DatasetGeneration\w*Error"
           r"|JSONDecodeError|UnidentifiedImageError|expected sequence of length|should probably activate truncation"
           r"|stack expects each tensor|num_samples should be|UnicodeDecodeError|tarfile\.ReadError"
           r"|PytorchStreamReader failed"
           r"|Error while deserializing|received 0 items of ancdata|zlib\.error"),
     cause("preemption", "elastic-sigterm",
-          r"Received (?:15|Signals\.SIGTERM|SIGTERM)(?: death signal)|got signal: (?:15|Signals\.SIGTERM)", "medium"),
+          r"Received (?:15|Signals\.SIGTERM|SIGTERM)(?: death signal)|Main process received SIGTERM|got signal: (?:15|Signals\.SIGTERM)", "medium"),
     cause("user_cancelled", "interrupt",
-          r"Received (?:[12]|Signals\.SIG(?:INT|HUP)) death signal|got signal: (?:[12]\b|Signals\.SIG(?:INT|HUP))"
+          r"Received (?:[12]|Signals\.SIG(?:INT|HUP)) death signal|Main process received SIGINT|got signal: (?:[12]\b|Signals\.SIG(?:INT|HUP))"
           r"|^KeyboardInterrupt"),
     entry(Tier.HINT, "numerics", "nan-loss", r"(?i:\bloss\S*[\s:='\"=]+(?:tensor\()?-?nan\b)", "medium"),
 )
