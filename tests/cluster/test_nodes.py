@@ -9,7 +9,7 @@ from tests.cluster.lab.process import until
 
 pytestmark = pytest.mark.cluster
 ONLY_RUNS = ("--until", "run", "--config", "study=lab")
-SECONDS = 15.0
+SECONDS = 20.0
 """How long the runs of these tests last: long enough to be hit, short enough to wait for."""
 
 
@@ -20,9 +20,11 @@ def only(clone):
     return clone.folder / "results" / "lab" / path, record
 
 
-def started(kube, clone):
-    """Wait until the one pod's supervisor has launched its ranks; returns the pod's name."""
-    clone.wait_until_said(r"gke: running: .*\(load\)", 90)
+def started(kube, bucket):
+    """Wait until the one pod's supervisor has announced itself; returns the pod's name."""
+    until(
+        lambda: any(name.endswith("/pod-1.json") for name in bucket.objects()), 90, "the first pod to announce itself"
+    )
     return kube.running()[0]["metadata"]["name"]
 
 
@@ -30,7 +32,7 @@ def test_a_spot_node_that_shuts_down_costs_nothing_but_time(clone, kube, bucket,
     node = add_node("a")
     clone.write_study("lab", light_study(seconds=SECONDS))
     client = clone.start(*ONLY_RUNS)
-    started(kube, clone)
+    started(kube, bucket)
     node.shut_down()
     kube.core.delete_node(node.node.name)
     until(lambda: any("/pods/1/" in n for n in bucket.records()), 30, "the preempted pod's record")
@@ -43,11 +45,11 @@ def test_a_spot_node_that_shuts_down_costs_nothing_but_time(clone, kube, bucket,
     assert not kube.jobs()[0]["status"].get("failed"), "a preemption must not be counted"
 
 
-def test_a_node_that_dies_and_is_deleted_is_replaced(clone, kube, add_node):
+def test_a_node_that_dies_and_is_deleted_is_replaced(clone, kube, bucket, add_node):
     node = add_node("a")
     clone.write_study("lab", light_study(seconds=SECONDS))
     client = clone.start(*ONLY_RUNS)
-    started(kube, clone)
+    started(kube, bucket)
     node.power_off()
     kube.core.delete_node(node.node.name)
     add_node("b")
@@ -61,7 +63,7 @@ def test_an_evicted_pod_is_replaced_and_not_counted(clone, kube, bucket, add_nod
     add_node()
     clone.write_study("lab", light_study(seconds=SECONDS))
     client = clone.start(*ONLY_RUNS)
-    kube.evict(started(kube, clone))
+    kube.evict(started(kube, bucket))
     assert client.wait(120) == 0, clone.said()
     _, record = only(clone)
     assert (record.outcome, record.pod) == ("deadline", 2)
@@ -119,11 +121,11 @@ def test_a_job_deleted_by_hand_is_no_result_and_the_same_command_makes_it_anew(c
     assert only(clone)[1].outcome == "deadline"
 
 
-def test_a_running_job_deleted_by_hand_leaves_the_record_of_its_pod(clone, kube, add_node):
+def test_a_running_job_deleted_by_hand_leaves_the_record_of_its_pod(clone, kube, bucket, add_node):
     add_node()
     clone.write_study("lab", light_study(seconds=60))
     client = clone.start(*ONLY_RUNS)
-    started(kube, clone)
+    started(kube, bucket)
     (job,) = kube.jobs()
     kube.batch.delete_namespaced_job(job["metadata"]["name"], kube.namespace, propagation_policy="Background")
     assert client.wait(60) == 0, clone.said()
