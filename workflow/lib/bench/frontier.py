@@ -50,14 +50,15 @@ def frontier_targets(matrix: Matrix) -> dict[str, Target]:
 
     Not in the tuned arm, whose settings are known only after its trials.
     """
-    targets = {}
+    targets: dict[str, Target] = {}
     for choice in matrix.study.frontier:
         for cell in matrix.cells:
             if cell.spec is None or cell.arm == "tuned" or not choice.match(cell.platform, cell.config, cell.arm):
                 continue
             protocol = dataclasses.replace(cell.spec.protocol, ladder_over=choice.over)
             spec = dataclasses.replace(cell.spec, protocol=protocol)
-            targets[f"{FOLDER}/{cell.platform}/{cell.config}/{cell.arm}/{choice.over}"] = Target(spec, choice)
+            place = f"{FOLDER}/{cell.platform}/{cell.config}/{cell.arm}/{choice.over}"
+            targets.setdefault(place, Target(spec, choice))
     return targets
 
 

@@ -17,6 +17,7 @@ from bench.results import Results
 from bench.runs import MISSING, load_runs, readable
 from bench.sections import death_rows, platform_sections, provenance, summary_rows, time_rows
 from bench.tables import write_tables
+from bench.trials import trial_rows
 from harness.contract.outcome import OUTCOMES
 
 ARMS = {
@@ -61,6 +62,7 @@ def build(matrix: Matrix, results_folder: Path) -> dict[str, Any]:
         "summary": summary_rows(matrix, results),
         "time": time_rows(results),
         "frontier": frontier_rows(matrix, results_folder),
+        "trials": trial_rows(results),
         "deaths": death_rows(deaths),
         "advices": _advices(deaths),
         "survival": _survival(lines, cells, needs),

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from harness.contract.codec import decode
 from harness.contract.engines import CONFIGS
 from harness.contract.errors import SpecError
+from harness.contract.frontier import bounds_of
 from harness.contract.spec import Arm, Data, Fault, Protocol
 
 PROTOCOLS: dict[str, dict[str, Any]] = {
@@ -106,10 +107,7 @@ class FrontierChoice(Cells):
     """Processes per cell at most."""
 
     def __post_init__(self) -> None:
-        for name in ("limit", "resolution", "rungs", "processes"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise SpecError(f"{name}: found {value}, expected 1 or more")
+        bounds_of(self.over, self.limit, self.resolution, self.rungs, self.processes)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -208,7 +206,7 @@ class Study:
     """Trials of the `tuned` arm: engine settings to try, by config or by engine (`fsdp2`, `zero`, `ddp`); every config
     gets equally many. One that is left out gets the default search of its engine, six trials (`bench/tuning.py`)."""
     frontier: tuple[FrontierChoice, ...] = ()
-    """Fit frontiers that the target `frontier` finds: one mapping or a list of them."""
+    """Fit frontiers that the target `frontier` finds: one mapping or a list; the first that names a cell counts."""
     overrides: tuple[OverrideAt, ...] = ()
     """Changes to some cells, applied in order."""
     exclude: tuple[Exclusion, ...] = ()
