@@ -13,8 +13,8 @@ from tests.cluster.lab.process import free_port, start, stop, until
 class ControlPlane:
     """One cluster, everything it writes below one folder; nodes are joined to it by lab.kubelet."""
 
-    def __init__(self, binary: Path, folder: Path) -> None:
-        self.binary, self.folder = binary, folder
+    def __init__(self, binary: Path, folder: Path, *, audit: bool = False) -> None:
+        self.binary, self.folder, self._audit = binary, folder, audit
         self.kubeconfig = folder / "kubeconfig"
         self.certificate, self.key = folder / "node.crt", folder / "node.key"
         self._ports = {name: free_port() for name in ("etcd", "peer", "secure")}
@@ -45,8 +45,18 @@ class ControlPlane:
             "scheduler", f"--kubeconfig={self.folder}/scheduler.kubeconfig", "--leader-elect=false", "--secure-port=0"
         )
 
+    @property
+    def audit_log(self) -> Path:
+        """One JSON line a request, with the user agent, when started with `audit`."""
+        return self.folder / "audit.jsonl"
+
     def start_apiserver(self) -> None:
         """Start the API server on the same port and data; returns when it is ready."""
+        audit = []
+        if self._audit:
+            policy = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"]}
+            (self.folder / "audit.yaml").write_text(json.dumps(policy | {"rules": [{"level": "Metadata"}]}))
+            audit = [f"--audit-policy-file={self.folder}/audit.yaml", f"--audit-log-path={self.audit_log}"]
         self._start(
             "apiserver", f"--etcd-servers=http://127.0.0.1:{self._ports['etcd']}", "--bind-address=127.0.0.1",
             # The API server refuses to publish a loopback address as its own endpoint.
@@ -58,6 +68,7 @@ class ControlPlane:
             f"--service-account-signing-key-file={self.folder}/sa.key",
             # A pod of a lost node is given up after seconds here, after 5 minutes in a real cluster.
             "--default-not-ready-toleration-seconds=5", "--default-unreachable-toleration-seconds=5",
+            *audit,
         )  # fmt: skip
         until(self._ready, 90, f"the API server; see {self.folder}/apiserver.log", every_s=0.25)
 
