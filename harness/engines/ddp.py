@@ -1,5 +1,6 @@
 """DistributedDataParallel: nothing is sharded; the reference that the others are compared with."""
 
+import warnings
 from collections.abc import Iterator
 from contextlib import nullcontext
 
@@ -38,6 +39,21 @@ def _cast_on_access(model: nn.Module, compute: torch.dtype) -> None:
             parametrize.register_parametrization(module, name, _Cast(compute), unsafe=True)
 
 
+def _wrap(model: nn.Module, context: Context, settings: DdpSettings) -> DistributedDataParallel:
+    with warnings.catch_warnings():
+        # torch 2.13 would have `forward_sync_buffers`, which 2.11 does not know.
+        warnings.filterwarnings("ignore", message=".*broadcast_buffers", category=FutureWarning)
+        return DistributedDataParallel(
+            model,
+            device_ids=[context.device] if context.device.type == "cuda" else None,
+            bucket_cap_mb=settings.bucket_cap_mb,
+            gradient_as_bucket_view=settings.gradient_as_bucket_view,
+            broadcast_buffers=False,
+            # Every rank has drawn the same weights.
+            init_sync=False,
+        )
+
+
 class DdpEngine:
     """One full copy of everything on every rank."""
 
@@ -62,15 +78,7 @@ class DdpEngine:
         if settings.compile:
             for block in decoder_blocks(self.model):
                 block.compile()
-        self._ddp = DistributedDataParallel(
-            self.model,
-            device_ids=[context.device] if context.device.type == "cuda" else None,
-            bucket_cap_mb=settings.bucket_cap_mb,
-            gradient_as_bucket_view=settings.gradient_as_bucket_view,
-            broadcast_buffers=False,
-            # Every rank has drawn the same weights.
-            init_sync=False,
-        )
+        self._ddp = _wrap(self.model, context, settings)
         if numerics.reduce != numerics.parameter:
             self._ddp.register_comm_hook(None, bf16_compress_hook)
         self._parameters = [p for p in self._ddp.parameters() if p.requires_grad]

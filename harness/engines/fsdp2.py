@@ -87,7 +87,7 @@ class FsdpEngine:
         norm = clip_gradients(self._parameters, self._spec.optimizer.clip_norm)
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
-        return norm.full_tensor() if isinstance(norm, DTensor) else norm
+        return norm
 
     def holdings(self) -> Iterator[Holding]:
         for parameter in self._parameters:

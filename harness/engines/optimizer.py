@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from harness.contract.errors import SpecError
 from harness.contract.spec import Optimizer
@@ -27,9 +28,13 @@ def torch_adamw(spec: Optimizer, parameters: Iterable[torch.nn.Parameter]) -> to
 
 def clip_gradients(parameters: list[torch.nn.Parameter], clip_norm: float) -> torch.Tensor:
     """Clip to the global norm in place (0: only measure it); returns the norm before, without synchronizing."""
+    norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None], foreach=True)
+    # Of shards: reduced here, once; `clip_grad_norm_` would leave it partial and reduce it again for each use.
+    if isinstance(norm, DTensor):
+        norm = norm.full_tensor()
     if clip_norm > 0:
-        return torch.nn.utils.clip_grad_norm_(parameters, clip_norm, foreach=True)
-    return torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None], foreach=True)
+        torch.nn.utils.clip_grads_with_norm_(parameters, clip_norm, norm, foreach=True)
+    return norm
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:

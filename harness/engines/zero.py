@@ -63,7 +63,7 @@ class ZeroEngine:
         self._held: list[torch.Tensor] = []
         # DeepSpeed reads its local rank from here even when the process group exists already.
         os.environ.setdefault("LOCAL_RANK", str(context.rank))
-        deepspeed.init_distributed(dist_backend=torch.distributed.get_backend(), verbose=False)
+        deepspeed.init_distributed(dist_backend="nccl" if context.device.type == "cuda" else "gloo", verbose=False)
         self.model = build_meta_model(context)
         self.parameters = count_parameters(self.model)
         weights = Weights(context, self.model)

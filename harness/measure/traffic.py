@@ -97,7 +97,8 @@ def _collective(name: str, span: Interval, arguments: dict[str, Any]) -> Collect
     dtype = str(arguments["dtype"]).lower() if "dtype" in arguments else None
     known = elements > 0 and dtype in _ELEMENT_BYTES
     return Collective(
-        kind=str(kind).lower().strip("_"),
+        # `_allgather_base` and `AllGather` are one thing, named by the call and by the kernel.
+        kind=str(kind).lower().replace("_base", "").replace("_", ""),
         duration_s=span[1] - span[0],
         payload_bytes=elements * _ELEMENT_BYTES[dtype] if known and dtype is not None else None,
         dtype=dtype,

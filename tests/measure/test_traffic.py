@@ -44,8 +44,8 @@ def test_payload_is_read_from_the_kernel() -> None:
     arguments = {"Collective name": "_allgather_base", "In msg nelems": 10, "Out msg nelems": 40, "dtype": "BFloat16"}
     timeline = read_trace([WINDOW, event("kernel", "ncclDevKernel_AllGather_RING_LL", 0, 8, **arguments)])
     table = by_kind(timeline.collectives, waits=None, steps=1)
-    assert table["allgather_base"]["payload_bytes"] == 80
-    assert table["allgather_base"]["dtypes"] == ["bfloat16"]
+    assert table["allgather"]["payload_bytes"] == 80
+    assert table["allgather"]["dtypes"] == ["bfloat16"]
 
 
 def test_a_payload_that_the_trace_does_not_tell_is_null_not_zero() -> None:
