@@ -62,7 +62,9 @@ def test_the_harness_runs_in_the_images_environment(tmp_path):
         "PATH": f"{venv}/bin:/usr/bin:/bin", "PYTHONPATH": str(home), "HOME": str(tmp_path), "OMP_NUM_THREADS": "1",
         "HARNESS_GIT_COMMIT": "0" * 40,
     }  # fmt: skip
-    absent = subprocess.run([f"{venv}/bin/python", "-c", "import snakemake"], env=environment, capture_output=True, check=False)
+    absent = subprocess.run(
+        [f"{venv}/bin/python", "-c", "import snakemake"], env=environment, capture_output=True, check=False
+    )
     assert b"ModuleNotFoundError" in absent.stderr, "the image needs nothing of the client"
     command = [f"{venv}/bin/python", "-m", "harness", "run", tmp_path / "spec.json", tmp_path / "out"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
