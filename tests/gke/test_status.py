@@ -107,6 +107,15 @@ def test_a_pod_that_only_starts_is_not_stuck():
     assert reason.text == "starting on n"
 
 
+def test_a_pod_that_ends_and_one_on_a_lost_node_are_told_apart():
+    ending = pod("n")
+    ending["metadata"]["deletionTimestamp"] = NOW
+    assert waiting_reason(ending, [], job()).text == "its pod on n is ending"
+    lost = pod("n")
+    lost["status"]["phase"] = "Running"
+    assert "the node may be lost" in waiting_reason(lost, [], job()).text
+
+
 def test_a_job_without_pod_and_a_suspended_one_say_so():
     assert "Job controller" in waiting_reason(None, [], job()).text
     assert "queue" in waiting_reason(None, [], job("Suspended")).text

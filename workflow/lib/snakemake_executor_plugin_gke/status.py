@@ -77,17 +77,18 @@ def newest(pods: Iterable[Json]) -> Json | None:
 
 def waiting_reason(pod: Json | None, events: Iterable[Json], job: Json) -> Reason:
     """Why the newest pod of a Job is not running."""
+    made = job["metadata"]["creationTimestamp"]
     if phase(job) is Phase.SUSPENDED:
-        return Reason("suspended: the queue has not admitted it", since=job["metadata"]["creationTimestamp"])
+        return Reason("suspended: the queue has not admitted it", since=made)
     if pod is None:
-        return Reason("the Job controller has not made its pod yet", since=job["metadata"]["creationTimestamp"])
+        return Reason("no pod yet: the Job controller makes one, after a pause if it has lost one", since=made)
     created = pod["metadata"]["creationTimestamp"]
     for state in container_states(pod):
         waiting = state.get("waiting") or {}
         if waiting.get("reason") in START_FAILURES:
             return Reason(f"{waiting['reason']}: {waiting.get('message', '')}".strip(": "), since=created, stuck=True)
-    if pod["spec"].get("nodeName"):
-        return Reason(f"starting on {pod['spec']['nodeName']}", since=created)
+    if node := pod["spec"].get("nodeName"):
+        return Reason(_on_node(pod, node), since=created)
     about = [e for e in events if e["involvedObject"].get("uid") == pod["metadata"]["uid"]]
     said = max((e for e in about if e.get("reason") in SCHEDULING_REASONS), key=event_time, default=None)
     if said is not None:
@@ -97,6 +98,14 @@ def waiting_reason(pod: Json | None, events: Iterable[Json], job: Json) -> Reaso
             text = f"{condition.get('reason', 'Unscheduled')}: {condition.get('message', '')}".strip(": ")
             return Reason(text, since=condition.get("lastTransitionTime") or created)
     return Reason("waiting for the scheduler", since=created)
+
+
+def _on_node(pod: Json, node: str) -> str:
+    if pod["metadata"].get("deletionTimestamp"):
+        return f"its pod on {node} is ending"
+    if (pod.get("status") or {}).get("phase") == "Running":
+        return f"its pod on {node} runs but is not ready: the node may be lost"
+    return f"starting on {node}"
 
 
 def container_states(pod: Json) -> list[Json]:
