@@ -10,7 +10,7 @@ from harness.contract.outcome import Confidence
 from harness.contract.record import RankExit
 from harness.diagnosis.exits import normal_code
 from harness.diagnosis.findings import Exit, Findings, Hit
-from harness.diagnosis.signature import Tier
+from harness.diagnosis.signature import STOPS, Tier
 
 NEVER_RAN = frozenset({"unschedulable", "image_pull"})
 """True only for a pod that never ran: later success makes them history."""
@@ -96,15 +96,24 @@ class Case:
         )
 
     def survived(self, hit: Hit) -> bool:
-        """Whether training went on, before and long after the error."""
-        after = self.findings.progress.get(hit.file, 0) - hit.progress
-        return hit.progress >= 1 and after >= max(SURVIVED_BY, 3 * len(self.findings.ranks))
+        """Whether training went on long after the error.
+
+        A traceback must also have progress before it: a process that dies writes its buffered output last.
+        """
+        before = hit.progress >= 1 or not hit.in_traceback
+        return before and self.progress_after(hit) >= max(SURVIVED_BY, 3 * len(self.findings.ranks))
+
+    def progress_after(self, hit: Hit) -> int:
+        """Progress lines of its file after a hit."""
+        return self.findings.progress.get(hit.file, 0) - hit.progress
 
     @cached_property
     def causes(self) -> list[Hit]:
         """The best hit of every episode of real errors, most telling first."""
         episodes: dict[int, list[Hit]] = {}
         for hit in self.hits(Tier.CAUSE):
+            if self.facts.cancelled is not None and hit.signature.outcome in STOPS:
+                continue  # the supervisor's own signal, seen by the launcher
             episodes.setdefault(hit.episode, []).append(hit)
         best = [min(hits, key=_within_episode) for hits in episodes.values()]
         alive = [h for h in best if not self.survived(h)]

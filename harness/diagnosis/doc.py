@@ -44,8 +44,8 @@ runner-up. Evidence is trusted in this order:
 7. Errors that usually have another one behind them.
 8. The exit code.
 
-`unknown` beats a guess. An error counts as survived when training went on before it and for at least {SURVIVED_BY}
-progress lines (three times the ranks, if that is more) after it. Fragmentation needs reserved-but-unallocated memory of at
+`unknown` beats a guess. An error counts as survived when training went on for at least {SURVIVED_BY} progress
+lines after it (three times the ranks, if that is more) and a traceback had some before it, too. Fragmentation needs reserved-but-unallocated memory of at
 least the request and of {FRAGMENTED_SHARE:.0%} of the card; a device counts as full below {NEAR_FULL_SHARE:.0%} free.
 
 To add a signature, write one entry in `harness/diagnosis/signatures/` and one case in `tests/diagnosis/cases/`: a

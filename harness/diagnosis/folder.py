@@ -16,6 +16,7 @@ from harness.diagnosis.findings import Findings
 from harness.diagnosis.flight_recorder import analyse, find_dumps
 from harness.diagnosis.pod import events_text, read_pods
 from harness.diagnosis.scan import Scanner, scan_path
+from harness.diagnosis.signature import STOPS
 from harness.diagnosis.verdict import decide
 
 _RANK_FILE = re.compile(r"(?:^|[^a-z])(?:rank|heartbeat|local_rank)[-_.]?(?P<rank>\d+)", re.I)
@@ -101,13 +102,14 @@ def _again(source: Source, record: Record) -> Diagnosis:
     if not folder.is_dir():
         return record.diagnosis
     told = last.diagnosis.outcome
-    kept = {"preemption", "user_cancelled", "deadline"} & {told} if last.diagnosis.confidence == "high" else set()
+    stopped = told if told in STOPS and last.diagnosis.confidence == "high" else None
+    stalled = "stall" if any("no progress" in note for note in record.notes) else None
     return diagnose_folder(
         folder,
         exits=last.exits,
         launcher_exit_code=last.launcher_exit_code if source.exit_code is None else source.exit_code,
         completed=told in ("ok", "parity_mismatch"),
-        cancelled=next(iter(kept), None),
+        cancelled=stopped or stalled,
         pod=source.pod,
         events=source.events,
     )

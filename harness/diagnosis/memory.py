@@ -8,7 +8,9 @@ from harness.contract.units import GIB, KIB, MIB
 FRAGMENTED_SHARE = 0.10
 """Reserved but unallocated memory of this share of the card, if it covers the request, blames fragmentation."""
 NEAR_FULL_SHARE = 0.05
-"""A device with less than this share free counts as full."""
+"""A device with less than this share free counts as full: its rank's silence is an out-of-memory."""
+NEAR_LINE_SHARE = 0.15
+"""Below this share free on any rank, a wedge may hide one: the runner-up."""
 
 _UNITS = {"bytes": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TiB": 2**40}
 _SIZE = r"(?P<{0}>[\d.]+ (?:bytes|[KMGT]i?B))"
@@ -81,9 +83,9 @@ def read_shortage(text: str) -> Shortage:
     )
 
 
-def near_full(allocated_bytes: int, free_bytes: int) -> bool:
-    """Whether a heartbeat shows a device within NEAR_FULL_SHARE of full; a free of -1 is not known."""
-    return free_bytes >= 0 and allocated_bytes > 0 and free_bytes < NEAR_FULL_SHARE * (allocated_bytes + free_bytes)
+def near_full(allocated_bytes: int, free_bytes: int, share: float = NEAR_FULL_SHARE) -> bool:
+    """Whether a heartbeat shows a device within a share of full; a free of -1 is not known."""
+    return free_bytes >= 0 and allocated_bytes > 0 and free_bytes < share * (allocated_bytes + free_bytes)
 
 
 def show(size: int | None) -> str:

@@ -6,7 +6,7 @@ from harness.contract.diagnosis import Diagnosis, Evidence
 from harness.contract.heartbeat import Heartbeat
 from harness.diagnosis.case import Case
 from harness.diagnosis.findings import Hit
-from harness.diagnosis.memory import near_full, show
+from harness.diagnosis.memory import NEAR_LINE_SHARE, near_full, show
 from harness.diagnosis.signature import Tier
 from harness.diagnosis.wedge import absent_rank, describe, mismatch
 
@@ -58,7 +58,7 @@ def judge_wedge(case: Case) -> Diagnosis | None:
         confidence="high" if certain else "medium",
         culprit_rank=culprit,
         evidence=tuple(evidence[:4]),
-        runner_up="cuda_oom" if memory else None,
+        runner_up="cuda_oom" if memory else "wedge_masking_oom" if _near_the_line(case) else None,
         sentence=f"The ranks waited in {'; '.join(parts)}.",
     )
 
@@ -115,6 +115,10 @@ def _position(case: Case, culprit: int) -> list[str]:
     elif case.facts.stuck is not None and culprit in case.facts.stuck.last_completed:
         parts.append(f"its last completed collective was {case.facts.stuck.last_completed[culprit]}")
     return parts
+
+
+def _near_the_line(case: Case) -> bool:
+    return any(near_full(b.allocated_bytes, b.free_bytes, NEAR_LINE_SHARE) for b in case.facts.heartbeats)
 
 
 def _memory(case: Case, culprit: int | None) -> tuple[Evidence, str] | None:

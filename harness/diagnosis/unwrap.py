@@ -39,7 +39,7 @@ def wrap_width(lines: list[bytes]) -> int | None:
     goes_on = [(a, b) for a, b in full.items() if not _starts_anew(b) and a[:4] != b[:4]]
     split_words = sum(1 for a, b in goes_on if a[-1:].isalnum() and b[:1].isalnum())
     many = split_words >= 2 and split_words * 3 >= len(full)
-    continued = split_words or any(b[:1] == b" " != b[1:2] for _, b in goes_on)
+    continued = split_words or any(a[-1:] == b" " or b[:1] == b" " != b[1:2] for a, b in goes_on)
     usual = width in USUAL and continued and len(goes_on) == len(full)
     return width if full and (many or usual) else None
 

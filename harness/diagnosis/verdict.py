@@ -70,6 +70,8 @@ def finished_run(case: Case) -> Diagnosis | None:
     if code == 0 and not (fatal and (case.own_failures or (not markers and case.failed))):
         return say("ok", "high" if not fatal else "medium", evidence=evidence_of(markers[-1:]),
                    sentence="The run ended with exit code 0.")  # fmt: skip
+    if findings.finished and not findings.spawned and not case.failed:
+        return say("ok", "medium", sentence="The launcher saw processes end successfully, and none fail.")
     if not markers:
         return None
     last = markers[-1]
@@ -110,8 +112,11 @@ def fatal_signal(case: Case) -> Diagnosis | None:
 def hint(case: Case) -> Diagnosis | None:
     """An error that usually stands before another one, when nothing better is there."""
     news = {h.episode for h in case.hits(Tier.MESSENGER) if h.signature.name != "launcher-exception"}
+    nans = [h for h in case.hits(Tier.HINT) if h.signature.name == "nan-loss"]
+    to_the_end = len(nans) >= 3 and case.progress_after(nans[-1]) == 0
     for hit in case.hits(Tier.HINT):
-        if hit.episode not in news and not case.survived(hit) and (hit.signature.name != "nan-loss" or case.failed):
+        ended_it = case.failed or (to_the_end if hit in nans else case.progress_after(hit) == 0)
+        if hit.episode not in news and not case.survived(hit) and ended_it:
             return from_hit(case, hit)
     return None
 
@@ -224,8 +229,10 @@ def _first_outcome(case: Case) -> str | None:
 
 
 def _second_outcome(case: Case, hit: Hit) -> str | None:
+    """What else the evidence speaks for; being stopped is no rival when it came after."""
     hits = [*case.causes, *case.hits(Tier.WATCHDOG), *case.hits(Tier.HINT)]
-    return next((h.signature.outcome for h in hits if h.signature.outcome != hit.signature.outcome), None)
+    rivals = (h.signature.outcome for h in hits if h.signature.outcome not in STOPS or h.order < hit.order)
+    return next((name for name in rivals if name != hit.signature.outcome), None)
 
 
 def _ran(case: Case) -> bool:

@@ -6,9 +6,9 @@ from harness.diagnosis.signatures.cluster import CLUSTER
 from harness.diagnosis.signatures.communication import COMMUNICATION
 from harness.diagnosis.signatures.device import DEVICE
 from harness.diagnosis.signatures.host import HOST
-from harness.diagnosis.signatures.program import PROGRAM
+from harness.diagnosis.signatures.program import NETWORK, PROGRAM
 
-SIGNATURES: tuple[Signature, ...] = (*BENIGN, *CLUSTER, *DEVICE, *HOST, *COMMUNICATION, *PROGRAM)
+SIGNATURES: tuple[Signature, ...] = (*BENIGN, *CLUSTER, *DEVICE, *HOST, *NETWORK, *COMMUNICATION, *PROGRAM)
 
 _names = [s.name for s in SIGNATURES]
 if len(set(_names)) != len(_names):

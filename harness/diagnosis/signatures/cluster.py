@@ -20,9 +20,11 @@ CLUSTER = (
     entry(_V, "host_oom", "ray-oom",
           r"ray\.exceptions\.OutOfMemoryError|due to the node running low on memory"),
     entry(_V, "preemption", "slurm-preempted",
-          r"CANCELLED (?:AT \S+ )?DUE TO (?:PREEMPTION|JOB REQUEUE|NODE FAILURE|SIGNAL Terminated BY PREEMPT)"),
+          r"JobState=(?:PREEMPTED|NODE_FAIL)|\b(?:PREEMPTED|NODE_FAIL)\s+\d+:\d+"
+          r"|CANCELLED (?:AT \S+ )?DUE TO (?:PREEMPTION|JOB REQUEUE|NODE FAILURE|SIGNAL Terminated BY PREEMPT)"),
     entry(_V, "deadline", "slurm-time-limit",
-          r"DUE TO TIME LIMIT|this job is timed-out|TERM_RUNLIMIT|job killed: walltime|JobState=TIMEOUT"),
+          r"DUE TO TIME LIMIT|this job is timed-out|TERM_RUNLIMIT|job killed: walltime|JobState=TIMEOUT"
+          r"|\bTIMEOUT\s+\d+:\d+"),
     entry(_V, "deadline", "k8s-deadline",
           r"(?<!exceptions\.)(?<!context )\bDeadlineExceeded\b"
           r"|active (?:on the node )?longer than (?:the )?specified deadline"),
@@ -32,13 +34,14 @@ CLUSTER = (
           r"imminent node shutdown|[Rr]eason:?\s*\"?NodeShutdown|Node is shutting(?: down)?, evicting pods"
           r"|node shutdown event"),
     entry(_V, "preemption", "k8s-disruption",
-          r"PreemptionByScheduler|DeletionByTaintManager|DeletionByPodGC"),
+          r"PreemptionByScheduler|DeletionByTaintManager|DeletionByPodGC|EvictionByEvictionAPI"),
     entry(_V, "preemption", "k8s-pod-gone",
           r"^Reason:\s+(?:Terminated|NodeShutdown|Shutdown|NodeLost)\s*$|^  reason: (?:Terminated|NodeShutdown"
           r"|NodeLost)\s*$"
           r"|\b\d+/\d+\s+(?:Terminated|NodeShutdown|Preempting)\b|TaintManagerEviction"),
     entry(_V, "preemption", "k8s-preempted",
-          r"\bPreempted\b.*\bby\b|Preempted in order to admit|\bReason:\s+Preempt(?:ed|ing)|\bWarning\s+Preempt"),
+          r"\bPreempted\b.*\bby\b|Preempted (?:in order to admit|to accommodate)|\bReason:\s+Preempt(?:ed|ing)"
+          r"|\bWarning\s+Preempt"),
     entry(_V, "preemption", "cloud-spot",
           r"compute\.instances\.preempted|[Ii]nstance (?:\S+ )?(?:was|is being|has been) preempted|"
           r"(?i:spot (?:instance )?(?:interruption|termination|reclaim)|rebalance recommendation)"

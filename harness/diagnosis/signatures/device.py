@@ -7,7 +7,8 @@ DEVICE = (
     cause("cuda_oom", "torch-oom",
           r"(?:CUDA|HIP|XPU|NPU) out of memory|torch(?:\.cuda)?\.OutOfMemoryError"
           r"|(?:CUDA|HIP) error:? ?(?:\(?2\)?)?:? out of memory|[Cc]uda failure (?:\d+ )?'out of memory'"
-          r"|CUDA driver error: out of memory|RESOURCE_EXHAUSTED: Out of memory|cudaErrorMemoryAllocation|cuda runtime error \(2\)|CUDA_ERROR_OUT_OF_MEMORY"
+          r"|CUDA driver error: out of memory|RESOURCE_EXHAUSTED: Out of memory|cudaErrorMemoryAllocation"
+          r"|cuda runtime error \(2\)|CUDA_ERROR_OUT_OF_MEMORY"
           r"|cudaMalloc\w* failed.*out of memory"),
     cause("cuda_oom", "library-alloc",
           r"CU(?:BLAS|DNN|SPARSE)_STATUS_ALLOC_FAILED|Failed to allocate memory for requested buffer", "medium"),
@@ -17,7 +18,8 @@ DEVICE = (
           r"|[Uu]nable to determine the device handle for (?:GPU|gpu)|NVLink error detected|hardware (?:fault"
           r"|stack error)"),
     cause("driver_mismatch", "no-driver",
-          r"Found no NVIDIA driver|No CUDA GPUs are available|NVIDIA driver on your system is too old|no CUDA-capable device is detected"
+          r"Found no NVIDIA driver|No CUDA GPUs are available|NVIDIA driver on your system is too old"
+          r"|no CUDA-capable device is detected"
           r"|libcuda\.so(?:\.1)?: cannot open|driver not loaded|[Nn]o NVIDIA driver"
           r"|couldn't communicate with the NVIDIA driver"),
     cause("driver_mismatch", "driver-version",

@@ -6,7 +6,7 @@ from harness.diagnosis.signature import Tier, cause, entry
 HOST = (
     cause("shm_exhausted", "shm",
           r"out of shared memory|insufficient shared memory|shared memory object.*(?:No space left|Cannot allocate)"
-          r"|unable to write to file </torch|/dev/shm.*(?:No space left|size \d+)|(?:No space left"
+          r"|unable to (?:write to file|allocate shared memory)|/dev/shm.*(?:No space left|size \d+)|(?:No space left"
           r"|Errno 28).*/dev/shm"
           r"|creating shared memory segment|shared memory segment.*fail|killed by signal: Bus error"
           r"|unable to mmap \d+ bytes from file <(?:filename not specified|/torch)"),

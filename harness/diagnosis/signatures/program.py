@@ -3,6 +3,21 @@
 from harness.diagnosis.signature import Tier, cause, entry
 
 # fmt: off
+NETWORK = (
+    cause("hub_download", "hub",
+          r"RepositoryNotFoundError|GatedRepoError|LocalEntryNotFoundError|HfHubHTTPError"
+          r"|(?<!Local)EntryNotFoundError"
+          r"|is not a valid model identifier|couldn't connect to .*huggingface|Couldn't reach .* on the Hub"
+          r"|(?:Client|Server) Error.*huggingface|host='(?:\S*\.)?(?:huggingface\.co|hf\.co)'|gated repo"
+          r"|OfflineModeIsEnabled"
+          r"|DatasetNotFoundError|cannot find the requested files in the (?:disk|local|cached)"
+          r"|outgoing traffic has been disabled"),
+    cause("hub_download", "download",
+          r"urlopen error|urllib\.error\.HTTPError|Max retries exceeded with url"
+          r"|requests\.exceptions\.\w*(?:Connection|Timeout|HTTP)\w*",
+          "medium"),
+)
+
 PROGRAM = (
     cause("launcher_args", "unrecognized-arguments",
           r"error: unrecognized arguments:|[Nn]o such option:? |not used by the HfArgumentParser"
@@ -23,8 +38,8 @@ PROGRAM = (
           r"Error building extension|ninja: build stopped|Ninja is required|nvcc fatal|CUDA_HOME (?:does not exist"
           r"|environment variable)"
           r"|Unable to JIT load|Installed CUDA version \S+ does not match|detected CUDA version .* mismatches"
-          r"|unsupported GNU version|torch_extensions/.*cannot open|[Ff]ailed to find C compiler|ld returned \d"
-          r"|cannot find -l"
+          r"|unsupported GNU version|torch_extensions/.*cannot open|[Ff]ailed to find C compiler"
+          r""
           r"|ptxas (?:fatal|error)|CUDAMismatchException|MissingCUDAException|\[Errno 2\].*'?nvcc'?"),
     cause("jit_build", "compile",
           r"BackendCompilerFailed|InductorError|LoweringException|triton.*CompilationError|OutOfResources|PTXASError"
@@ -33,18 +48,6 @@ PROGRAM = (
           r"\bModuleNotFoundError\b|\bImportError\b|undefined symbol|cannot open shared object file"
           r"|No module named '?\w"
           r"|version `GLIBC\w*' not found|binary incompatibility|Failed to import transformers|nms does not exist"),
-    cause("hub_download", "hub",
-          r"RepositoryNotFoundError|GatedRepoError|LocalEntryNotFoundError|HfHubHTTPError"
-          r"|(?<!Local)EntryNotFoundError"
-          r"|is not a valid model identifier|couldn't connect to .*huggingface|Couldn't reach .* on the Hub"
-          r"|(?:Client|Server) Error.*huggingface|host='(?:\S*\.)?(?:huggingface\.co|hf\.co)'|gated repo"
-          r"|OfflineModeIsEnabled"
-          r"|DatasetNotFoundError|cannot find the requested files in the (?:disk|local|cached)"
-          r"|outgoing traffic has been disabled"),
-    cause("hub_download", "download",
-          r"urlopen error|urllib\.error\.HTTPError|Max retries exceeded with url"
-          r"|requests\.exceptions\.\w*(?:Connection|Timeout|HTTP)\w*",
-          "medium"),
     cause("numerics", "not-finite",
           r"loss scale already at minimum|Minimum loss scale reached|returned nan values in its|[Ll]oss is (?:nan"
           r"|NaN|inf|not finite)"
@@ -52,16 +55,20 @@ PROGRAM = (
           r"|[Nn]on-finite (?:loss|grad)"
           r"|NaN (?:detected|encountered)|(?:loss|grad\w*) (?:became|turned|went) (?:nan|NaN|non-finite)"),
     cause("data_error", "data",
-          r"in DataLoader worker process|DataLoader timed out after|DataLoader worker \(pid.*exited unexpectedly|UnpicklingError|ArrowInvalid"
+          r"in DataLoader worker process|DataLoader timed out after|DataLoader worker \(pid.*exited unexpectedly"
+          r"|UnpicklingError|ArrowInvalid"
           r"|DatasetGeneration\w*Error"
           r"|JSONDecodeError|UnidentifiedImageError|expected sequence of length|should probably activate truncation"
           r"|stack expects each tensor|num_samples should be|UnicodeDecodeError|tarfile\.ReadError"
           r"|PytorchStreamReader failed"
           r"|Error while deserializing|received 0 items of ancdata|zlib\.error"),
     cause("preemption", "elastic-sigterm",
-          r"Received (?:15|Signals\.SIGTERM|SIGTERM)(?: death signal)|Main process received SIGTERM|got signal: (?:15|Signals\.SIGTERM)", "medium"),
+          r"Received (?:15|Signals\.SIGTERM|SIGTERM)(?: death signal)|Main process received SIGTERM"
+          r"|got signal: (?:15|Signals\.SIGTERM)", "medium"),
     cause("user_cancelled", "interrupt",
-          r"Received (?:[12]|Signals\.SIG(?:INT|HUP)) death signal|Main process received SIGINT|got signal: (?:[12]\b|Signals\.SIG(?:INT|HUP))"
+          r"Received (?:[12]|Signals\.SIG(?:INT|HUP)) death signal|Main process received SIGINT"
+          r"|got signal: (?:[12]\b|Signals\.SIG(?:INT|HUP))"
           r"|^KeyboardInterrupt"),
     entry(Tier.HINT, "numerics", "nan-loss", r"(?i:\bloss\S*[\s:='\"=]+(?:tensor\()?-?nan\b)", "medium"),
+    entry(Tier.HINT, "jit_build", "linker", r"ld returned \d exit|ld: cannot find -l", "medium"),
 )
