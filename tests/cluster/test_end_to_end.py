@@ -1,8 +1,11 @@
-"""Scenario 1: from a study to records through the real API server, scheduler, Job controller and harness."""
+"""Scenario 1: from a study to its report through the real API server, scheduler, Job controller and harness."""
+
+import itertools
 
 import pytest
+import yaml
 
-from tests.cluster.lab.client import study
+from tests.cluster.lab.client import ROOT, check_files, study
 
 pytestmark = pytest.mark.cluster
 
@@ -16,4 +19,35 @@ def test_one_run_becomes_one_job_one_pod_and_one_record(clone, kube, bucket, add
     assert len(kube.jobs()) == 1
     assert len(kube.pods()) == 1
     assert len(bucket.records()) == 1
+    check_files(clone, "one")
     assert clone.parts() == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_the_quick_study_runs_one_by_one_on_a_four_gpu_node_to_the_report(clone, new_clone, kube, bucket, add_node):
+    add_node(gpus=4, machine_type="g2-standard-48", cpus=48, memory="192Gi")
+    quick = yaml.safe_load((ROOT / "config" / "quick.yaml").read_text())
+    one_arm = quick | {"platforms": ["lab-l4-x4"], "arms": ["defaults"], "repeats": 1}
+    entry = {**clone.entry(), "world_size": 4, "machine_type": "g2-standard-48", "cpus": 4, "memory_gib": 100}
+    clones = [clone, new_clone()]
+    for each in clones:
+        each.platform("lab-l4-x4", entry)
+        each.write_study("fast", one_arm)
+    assert clone.run("--config", "study=fast", timeout_s=1400) == 0, clone.said()
+    assert [r.outcome for r in clone.records("fast").values()] == ["ok"] * len(quick["configs"]), clone.said()
+    assert len(kube.jobs()) == len(kube.pods()) == len(bucket.records()) == len(quick["configs"])
+    check_files(clone, "fast")
+    ends = [p["status"]["containerStatuses"][0]["state"]["terminated"] for p in kube.pods()]
+    spans = sorted((e["startedAt"], e["finishedAt"]) for e in ends)
+    assert all(one[1] <= other[0] for one, other in itertools.pairwise(spans)), spans
+    # A clone without a cluster makes the same report of the same records.
+    other = clones[1]
+    (clone.folder / "results").rename(other.folder / "results")
+    report = other.folder / "results" / "fast" / "report.md"
+    through_gke = report.read_text()
+    assert all(config in through_gke for config in quick["configs"])
+    report.unlink()
+    local = other.run("report", "--config", "study=fast", profile="local", KUBECONFIG="/nonexistent")
+    assert local == 0, other.said()
+    assert report.read_text() == through_gke

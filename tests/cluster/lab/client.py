@@ -101,9 +101,9 @@ class Clone:
         """Write config/<name>.yaml."""
         (self.folder / "config" / f"{name}.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
 
-    def start(self, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
-        """Start `snakemake --profile gke ARGUMENTS`."""
-        command = [sys.executable, "-m", "snakemake", "--profile", "gke", *arguments]
+    def start(self, *arguments: str, profile: str = "gke", **environment: str) -> subprocess.Popen[bytes]:
+        """Start `snakemake --profile PROFILE ARGUMENTS`."""
+        command = [sys.executable, "-m", "snakemake", "--profile", profile, *arguments]
         client = start(command, self.log, self.environment | environment, self.folder)
         self._clients.append(client)
         return client
@@ -113,9 +113,9 @@ class Clone:
         for client in self._clients:
             stop(client, 0, first=signal.SIGKILL)
 
-    def run(self, *arguments: str, timeout_s: float = 240, **environment: str) -> int:
-        """Run `snakemake --profile gke ARGUMENTS` to its end; returns its exit status."""
-        process = self.start(*arguments, **environment)
+    def run(self, *arguments: str, timeout_s: float = 240, profile: str = "gke", **environment: str) -> int:
+        """Run `snakemake --profile PROFILE ARGUMENTS` to its end; returns its exit status."""
+        process = self.start(*arguments, profile=profile, **environment)
         try:
             return process.wait(timeout_s)
         except subprocess.TimeoutExpired:

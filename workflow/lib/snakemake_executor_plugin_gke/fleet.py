@@ -103,6 +103,8 @@ class Fleet:
         self._attempts: dict[str, Attempt] = {}
         self._lock = threading.Lock()
         self._explained_at_s = float("-inf")
+        self._hurt = False
+        """Whether anything failed to answer in this poll."""
 
     def submit(self, attempts: Sequence[Attempt], *, must_succeed: bool = False) -> list[Ended]:
         """Take attempts over: collect, adopt or create each. Raises Refused; Unavailable only if `must_succeed`."""
@@ -119,27 +121,34 @@ class Fleet:
     def poll(self, names: Iterable[str]) -> list[Ended]:
         """Look once at the cluster and the bucket, and act; trouble with either ends no attempt."""
         with self._lock:
+            self._hurt = False
             try:
-                ended = self._reconcile([self._attempts[n] for n in names])
+                return self._reconcile([self._attempts[n] for n in names])
             except RemoteError as error:
                 self._troubled(error)
                 return []
-            self._tell.well("cluster or bucket")
-            return ended
+            finally:
+                if not self._hurt:
+                    self._tell.well("cluster or bucket")
 
     def cancel(self, names: Iterable[str]) -> None:
         """Delete Jobs; those that cannot be deleted are named."""
-        for name in names:
+
+        def delete(name: str) -> None:
             try:
                 self._cluster.delete(name)
             except RemoteError as error:
                 self._tell.line(f"{name} goes on: {error}")
 
+        with ThreadPool(PARALLEL) as pool:
+            pool.map(delete, names, 1)
+
     def calls(self) -> dict[str, int]:
         """Requests made so far, by what was asked."""
         return {**self._cluster.calls, **{f"bucket {k}": n for k, n in self._bucket.calls.items()}}
 
-    def _troubled(self, error: RemoteError) -> None:
+    def _troubled(self, error: RemoteError | OSError) -> None:
+        self._hurt = True
         again = f"every Job is kept, asking again every {self._settings.poll_interval} s"
         self._tell.trouble("cluster or bucket", f"{error}; {again}")
 
@@ -167,7 +176,10 @@ class Fleet:
             ended += pool.map(lambda a: self._create(a, must_succeed), todo[Action.CREATE], 1)
         ended += [self._vanished(a, blobs) for a in todo[Action.VANISHED]]
         ended += [self._over(a, jobs[a.name], blobs) for a in todo[Action.AUTOPSY]]
-        ended += self._explain(todo[Action.WAIT], jobs, blobs)
+        try:
+            ended += self._explain(todo[Action.WAIT], jobs, blobs)
+        except RemoteError as error:  # an explanation that fails must not lose what has ended
+            self._troubled(error)
         return [e for e in ended if e is not None]
 
     def _create(self, attempt: Attempt, must_succeed: bool) -> Ended | None:
@@ -191,7 +203,7 @@ class Fleet:
             if record.outcome != "ok" and job is not None:
                 facts = autopsy.gather(self._cluster, attempt.name, job, with_log=False)
                 collect.write_json(attempt.folder / "k8s.json", facts)
-        except Unavailable as error:
+        except (Unavailable, OSError) as error:  # OSError: the disk of this machine
             self._troubled(error)
             return None
         except (collect.Damaged, Refused) as error:
