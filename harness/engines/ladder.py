@@ -17,7 +17,7 @@ from typing import Any
 
 from harness.contract.frontier import RUNG_STEPS, sized
 from harness.contract.heartbeat import HeartbeatWriter
-from harness.contract.record import Found, Memory, RankResult
+from harness.contract.record import Memory, RankResult
 from harness.engines.base import Context
 from harness.engines.loop import Hook, Loop
 from harness.engines.registry import build_engine
@@ -43,7 +43,6 @@ class Ladder:
         self._write, self._path = write, folder / f"frontier-{context.rank}.json"
         self._over = context.spec.protocol.ladder_over
         self._rungs: list[dict[str, Any]] = []
-        self._found: Found | None = None
         self._memory = Memory()
         self._losses: list[float] = []
         self._norms: list[float | None] = []
@@ -70,13 +69,9 @@ class Ladder:
         loop = Loop(context, self._engine, self._heartbeat, self._gauge.now, self._hook)
         loop.next_step = self._next_step
         loop.tokens.prepare(loop.next_step, RUNG_STEPS)
-        last_step = loop.next_step + RUNG_STEPS - 1
         self._gauge.open_window()
-        self._window_s, self._step_times_s = clock.timed(
-            self._context.device,
-            RUNG_STEPS,
-            lambda: loop.step(self._look if loop.next_step == last_step else None),
-        )
+        # No look at the gradients: holding them for it would cost memory that the sizes must not pay for.
+        self._window_s, self._step_times_s = clock.timed(self._context.device, RUNG_STEPS, loop.step)
         self._memory = self._gauge.close_window()
         self._losses += loop.losses()
         self._norms += loop.norms()
@@ -91,9 +86,6 @@ class Ladder:
             }
         )
 
-    def _look(self) -> None:
-        self._found = self._engine.found()
-
     def _report(self, trying: int | None) -> None:
         self._write(self._path, {"over": self._over, "rungs": self._rungs, "trying": trying})
 
@@ -102,7 +94,6 @@ class Ladder:
         return RUNG_STEPS * len(self._rungs)
 
     def _result(self, startup_s: dict[str, float]) -> RankResult:
-        assert self._found is not None, "a spec's ladder has at least one rung"
         return RankResult(
             rank=self._context.rank,
             world_size=self._context.world_size,
@@ -114,7 +105,7 @@ class Ladder:
             grad_norm=self._norms,
             memory=self._memory,
             state=None,
-            found=self._found,
+            found=self._engine.found(),
             startup_s=startup_s,
             resolved=self._engine.resolved(),
             versions=versions(),

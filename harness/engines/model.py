@@ -29,7 +29,9 @@ def build_meta_model(context: Context) -> nn.Module:
         parameter.data = parameter.data.to(config.dtype)
     model.train()
     if model_spec.activation_checkpointing:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        # Renamed in transformers 5.18 or later; the old name warns, the new one is not there before.
+        enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+        enable({"use_reentrant": False})
     return model
 
 
