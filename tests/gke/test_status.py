@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from snakemake_executor_plugin_gke.fleet import Action, Attempt, _last_pod_record, decide
+from snakemake_executor_plugin_gke.attempt import Action, Attempt, decide, last_pod_record
 from snakemake_executor_plugin_gke.status import Phase, Reason, clock, failure_words, phase, waiting_reason
 from snakemake_executor_plugin_gke.telling import Teller, explain
 
@@ -157,8 +157,8 @@ def test_the_last_pods_record_is_found_by_number_not_by_name(tmp_path):
     blobs = dict.fromkeys(
         f"{attempt.remote}/{name}" for name in ("pods/9/record.json", "pods/10/record.json", "pods/11/try-1/rank-0.log")
     )
-    assert _last_pod_record(attempt, blobs) == "pods/10/record.json"
-    assert _last_pod_record(attempt, {}) is None
+    assert last_pod_record(attempt, blobs) == "pods/10/record.json"
+    assert last_pod_record(attempt, {}) is None
 
 
 def test_clock_is_short_and_says_its_zone():

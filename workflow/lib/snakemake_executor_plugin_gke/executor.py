@@ -17,8 +17,9 @@ from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 from harness.contract.errors import SpecError
 from harness.contract.spec import parse_spec
 
+from .attempt import RECORD, Attempt, Ended
 from .errors import RemoteError
-from .fleet import Attempt, Ended, Fleet
+from .fleet import Fleet
 from .manifests import write_manifests
 from .settings import ExecutorSettings, check_settings
 
@@ -153,7 +154,7 @@ def _params(job: Any) -> dict[str, Any]:
 def _attempt(job: Any, params: dict[str, Any]) -> Attempt:
     if "spec" not in params:
         raise WorkflowError(f"rule {job.name}: found params {sorted(params)}, but executor gke needs params.spec")
-    records = [Path(str(o)) for o in job.output if Path(str(o)).name == "record.json"]
+    records = [Path(str(o)) for o in job.output if Path(str(o)).name == RECORD]
     if len(records) != 1:
         raise WorkflowError(f"rule {job.name}: expected one output named record.json, found {len(records)}")
     try:

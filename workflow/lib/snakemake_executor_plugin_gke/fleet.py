@@ -8,17 +8,14 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from enum import Enum
 from multiprocessing.pool import ThreadPool
-from pathlib import Path
 from typing import Any
 
 from harness.contract.errors import SpecError
 from harness.contract.record import Record
-from harness.contract.spec import RunSpec
 
 from . import autopsy, collect, status
+from .attempt import PROGRESS, RECORD, Action, Attempt, Ended, decide, last_pod_record
 from .errors import Refused, RemoteError, Unavailable
 from .manifest import render_manifest, selector
 from .settings import ExecutorSettings
@@ -26,72 +23,12 @@ from .status import Phase
 from .telling import Teller, explain
 
 Json = dict[str, Any]
-RECORD, PROGRESS = "record.json", "progress.json"
 PARALLEL = 8
 """Requests under way at once while creating Jobs and fetching files."""
 VANISHED_S, NEVER_RAN_S = 60.0, 5.0
 """Beyond its grace period, how long the pod of a deleted Job may take to deliver a last record; and if none ran."""
 DAMAGED_POLLS = 3
 """Polls a record may contradict its files before the run is given up."""
-
-
-@dataclass(slots=True)
-class Attempt:
-    """One Snakemake job on its way through the cluster."""
-
-    spec: RunSpec
-    folder: Path
-    name: str = ""
-    remote: str = ""
-    """Its folder below the bucket's prefix."""
-    seen: bool = False
-    """Whether this client has seen or made its Job."""
-    ran: bool = False
-    """Whether a pod of it has been seen to run."""
-    vanished_at_s: float | None = None
-    stuck_at_s: float | None = None
-    damaged: int = 0
-    progress: int = 0
-    """Generation of the last progress.json read."""
-
-    def __post_init__(self) -> None:
-        self.name = self.spec.job_name()
-        self.remote = f"{self.spec.identity.study}/{self.spec.path()}"
-
-    @property
-    def label(self) -> str:
-        """How status lines call it."""
-        i = self.spec.identity
-        tail = f" a{i.attempt}" if i.attempt > 1 else ""
-        return f"{self.spec.platform.name} {i.config} {i.arm} r{i.repeat}{tail}"
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """An attempt that needs no more polls: its record is here, or the error that ended it."""
-
-    attempt: Attempt
-    error: str | None = None
-
-
-class Action(Enum):
-    """What an attempt needs next."""
-
-    COLLECT = "collect"
-    CREATE = "create"
-    WAIT = "wait"
-    VANISHED = "vanished"
-    AUTOPSY = "autopsy"
-
-
-def decide(seen: bool, job: Json | None, recorded: bool) -> Action:
-    """What an attempt needs, from its Job (listed first) and its record (listed second)."""
-    if recorded:
-        return Action.COLLECT
-    if job is None:
-        return Action.VANISHED if seen else Action.CREATE
-    # Jobs are listed before the bucket: a Job seen as over has no record on the way.
-    return Action.AUTOPSY if status.phase(job) in (Phase.COMPLETE, Phase.FAILED) else Action.WAIT
 
 
 class Fleet:
@@ -214,7 +151,7 @@ class Fleet:
     def _vanished(self, attempt: Attempt, blobs: Json) -> Ended | None:
         if attempt.vanished_at_s is None:
             attempt.vanished_at_s = time.monotonic()
-        if last := _last_pod_record(attempt, blobs):
+        if last := last_pod_record(attempt, blobs):
             return self._collect(attempt, last, None)
         patience_s = self._settings.grace_period + VANISHED_S if attempt.ran else NEVER_RAN_S
         if time.monotonic() - attempt.vanished_at_s < patience_s:
@@ -222,7 +159,7 @@ class Fleet:
         return self._failed(attempt, "its Job was deleted and left no record; the same command creates it anew")
 
     def _over(self, attempt: Attempt, job: Json, blobs: Json) -> Ended | None:
-        if last := _last_pod_record(attempt, blobs):
+        if last := last_pod_record(attempt, blobs):
             return self._collect(attempt, last, job)
         try:
             facts = autopsy.gather(self._cluster, attempt.name, job)
@@ -297,11 +234,3 @@ class Fleet:
     def _failed(self, attempt: Attempt, why: str) -> Ended:
         self._tell.about(attempt.name, f"no result: {attempt.label}: {why}")
         return Ended(attempt, f"{attempt.name}: {why}")
-
-
-def _last_pod_record(attempt: Attempt, blobs: Json) -> str | None:
-    """Where the last pod that was taken away left its record, below the attempt's folder: pods/<n>/record.json."""
-    start = f"{attempt.remote}/pods/"
-    numbers = [n.removeprefix(start).split("/")[0] for n in blobs if n.startswith(start) and n.endswith(f"/{RECORD}")]
-    last = max((int(n) for n in numbers if n.isdigit()), default=None)
-    return None if last is None else f"pods/{last}/{RECORD}"

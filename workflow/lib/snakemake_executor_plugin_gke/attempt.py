@@ -1,0 +1,83 @@
+"""One attempt on its way through the cluster, and what it needs next: pure."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from harness.contract.spec import RunSpec
+
+from . import status
+from .status import Phase
+
+Json = dict[str, Any]
+RECORD, PROGRESS = "record.json", "progress.json"
+"""Objects of an attempt's folder in the bucket that the client looks for."""
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One Snakemake job on its way through the cluster."""
+
+    spec: RunSpec
+    folder: Path
+    name: str = ""
+    remote: str = ""
+    """Its folder below the bucket's prefix."""
+    seen: bool = False
+    """Whether this client has seen or made its Job."""
+    ran: bool = False
+    """Whether a pod of it has been seen to run."""
+    vanished_at_s: float | None = None
+    stuck_at_s: float | None = None
+    damaged: int = 0
+    progress: int = 0
+    """Generation of the last progress.json read."""
+
+    def __post_init__(self) -> None:
+        self.name = self.spec.job_name()
+        self.remote = f"{self.spec.identity.study}/{self.spec.path()}"
+
+    @property
+    def label(self) -> str:
+        """How status lines call it."""
+        i = self.spec.identity
+        tail = f" a{i.attempt}" if i.attempt > 1 else ""
+        return f"{self.spec.platform.name} {i.config} {i.arm} r{i.repeat}{tail}"
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """An attempt that needs no more polls: its record is here, or the error that ended it."""
+
+    attempt: Attempt
+    error: str | None = None
+
+
+class Action(Enum):
+    """What an attempt needs next."""
+
+    COLLECT = "collect"
+    CREATE = "create"
+    WAIT = "wait"
+    VANISHED = "vanished"
+    AUTOPSY = "autopsy"
+
+
+def decide(seen: bool, job: Json | None, recorded: bool) -> Action:
+    """What an attempt needs, from its Job (listed first) and its record (listed second)."""
+    if recorded:
+        return Action.COLLECT
+    if job is None:
+        return Action.VANISHED if seen else Action.CREATE
+    # Jobs are listed before the bucket: a Job seen as over has no record on the way.
+    return Action.AUTOPSY if status.phase(job) in (Phase.COMPLETE, Phase.FAILED) else Action.WAIT
+
+
+def last_pod_record(attempt: Attempt, blobs: Iterable[str]) -> str | None:
+    """Where the last pod that was taken away left its record, below the attempt's folder: pods/<n>/record.json."""
+    start = f"{attempt.remote}/pods/"
+    numbers = [n.removeprefix(start).split("/")[0] for n in blobs if n.startswith(start) and n.endswith(f"/{RECORD}")]
+    last = max((int(n) for n in numbers if n.isdigit()), default=None)
+    return None if last is None else f"pods/{last}/{RECORD}"
