@@ -79,6 +79,8 @@ class Rung:
     """null: the process died of something else there."""
     peak_allocated_bytes: int | None = None
     peak_reserved_bytes: int | None = None
+    alloc_retries: int | None = None
+    """Times the allocator had to hand its cache back before it fitted."""
     host_rss_peak_bytes: int | None = None
     step_time_s: float | None = None
     """Of the last step, slowest rank."""

@@ -81,6 +81,7 @@ class Ladder:
                 "fits": True,
                 "peak_allocated_bytes": self._memory.peak_allocated_bytes,
                 "peak_reserved_bytes": self._memory.peak_reserved_bytes,
+                "alloc_retries": self._memory.alloc_retries,
                 "host_rss_peak_bytes": self._memory.host_rss_peak_bytes,
                 "step_time_s": self._step_times_s[-1],
             }

@@ -65,6 +65,7 @@ def _merge(size: int, ranks: list[tuple[dict[int, dict[str, Any]], int | None]])
         fits=True,
         peak_allocated_bytes=most("peak_allocated_bytes"),
         peak_reserved_bytes=most("peak_reserved_bytes"),
+        alloc_retries=most("alloc_retries"),
         host_rss_peak_bytes=most("host_rss_peak_bytes"),
         step_time_s=most("step_time_s"),
     )
