@@ -98,8 +98,10 @@ class ZeroEngine:
         if hold and last and self._settings.stage == 1:
             # Stage 1 frees other ranks' gradients as soon as it has reduced them, inside `backward` itself.
             loss.register_hook(lambda _: torch.autograd.Variable._execution_engine.queue_callback(self._hold))
-        # DeepSpeed counts micro-steps itself, and divides the loss by their number.
+        # DeepSpeed divides the loss by the number of micro-steps itself, and counts them in its `step`.
         self._engine.backward(loss)
+        if not last:
+            self._engine.step()
 
     def _hold(self) -> None:
         self._held = [p.grad for p in self._parameters if p.grad is not None]

@@ -7,8 +7,10 @@ from tests.engines.conftest import ENGINES, WRAPPERS, Trained
 
 # The first test waits for all the trainings.
 pytestmark = pytest.mark.timeout(1600)
-TOLERANCE = 5e-3
-"""Relative, on the loss. All arms compute in bfloat16, whose rounding is 4e-3; engines sum in other orders."""
+TOLERANCE = 1e-3
+"""Relative, on the loss: a few roundings of bfloat16 (4e-3 each on single activations), averaged over tokens."""
+NORM_TOLERANCE = 0.02
+"""Relative, on the gradient norm, which shows a wrong scale or a lost micro-step long before the loss does."""
 FLOAT32_TOLERANCE = 2e-5
 WORLD_SIZE = 2
 
@@ -36,7 +38,9 @@ def test_every_config_trains_and_keeps_its_promises(trained: Results, config: st
 
 @pytest.mark.parametrize("config", CONFIGS)
 def test_matched_configs_follow_ddp(trained: Results, config: str) -> None:
-    assert distance(trained[f"matched/{config}"], trained["matched/ddp"]) < TOLERANCE
+    run, reference = trained[f"matched/{config}"], trained["matched/ddp"]
+    assert distance(run, reference) < TOLERANCE
+    assert run.ranks[0].grad_norm == pytest.approx(reference.ranks[0].grad_norm, rel=NORM_TOLERANCE)
 
 
 @pytest.mark.parametrize("config", ENGINES)
@@ -97,6 +101,7 @@ def test_found_numerics_are_read_from_the_tensors(trained: Results, config: str)
 def test_gradient_accumulation_means_the_same_everywhere(trained: Results, config: str) -> None:
     run = trained[f"accumulate/{config}"]
     assert distance(run, trained["accumulate/ddp"]) < TOLERANCE
+    assert run.ranks[0].grad_norm == pytest.approx(trained["accumulate/ddp"].ranks[0].grad_norm, rel=NORM_TOLERANCE)
     assert distance(run, trained[f"matched/{config}"], steps=1) > 1e-4, "twice the tokens, another loss"
     assert run.ranks[0].grad_norm[0] < trained[f"matched/{config}"].ranks[0].grad_norm[0]  # type: ignore[operator]
 
@@ -121,7 +126,9 @@ def test_reduction_can_be_asked_for_in_bfloat16(trained: Results, config: str) -
     run = trained[f"reduce-bf16/{config}"]
     assert run.parity == []
     assert run.ranks[0].found.reduce == "bfloat16"
-    assert run.ranks[0].grad_norm != trained[f"matched/{config}"].ranks[0].grad_norm
+    # ZeRO keeps the reduced gradient in bfloat16 either way, and the sum of two ranks rounds to the same number.
+    if config != "zero-3":
+        assert run.ranks[0].grad_norm != trained[f"matched/{config}"].ranks[0].grad_norm
     assert distance(run, trained["matched/ddp"]) < TOLERANCE
 
 
