@@ -104,7 +104,7 @@ def test_the_good_study_of_these_tests_is_good(study: Callable[[str], Matrix]) -
 def test_a_missing_study_lists_what_there_is() -> None:
     with pytest.raises(SpecError, match=r"study 'quik': not found .*allowed: .*published, quick; did you mean 'quick'"):
         load_matrix("quik", ROOT)
-    with pytest.raises(SpecError, match="study=/nowhere/x.yaml: no such file"):
+    with pytest.raises(SpecError, match=r"study=/nowhere/x\.yaml: no such file"):
         load_matrix("/nowhere/x.yaml", ROOT)
     with pytest.raises(SpecError, match="study 'platforms': not found"):
         load_matrix("platforms", ROOT)
@@ -133,5 +133,5 @@ def test_a_bad_rerun_is_refused(value: object, message: str) -> None:
 
 
 def test_an_unknown_config_key_is_refused() -> None:
-    with pytest.raises(SpecError, match="--config rerum=...: unknown key; .*did you mean 'rerun'"):
+    with pytest.raises(SpecError, match=r"--config rerum=\.\.\.: unknown key; .*did you mean 'rerun'"):
         parse_config({"rerum": "failed"})

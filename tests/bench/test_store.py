@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from bench.matrix import Matrix, at
 from bench.store import UNREADABLE, attempts, ended, missing, parse_rerun, wanted, write_plan
-from harness.contract.record import read_record
 
+from harness.contract.record import read_record
 from tests.bench.conftest import GPU_STUDY, make_record, write_record
 
 Load = Callable[[str], Matrix]
