@@ -19,9 +19,6 @@ T = TypeVar("T")
 UNSTABLE_P95_OVER_P50 = 1.5
 """A timed window whose slow steps take this much longer than its median one is flagged `unstable`."""
 
-MEMORY_ENDS = ("cuda_oom", "cuda_oom_fragmentation", "host_oom", "wedge_masking_oom")
-"""Outcomes that say of a ladder's rung that it does not fit."""
-
 
 def read_results(folder: Path, world_size: int) -> list[RankResult]:
     """Results of all ranks in order of rank; empty unless every rank left a valid one."""
@@ -107,21 +104,6 @@ def merge_profiles(profiles: list[dict[str, Any]]) -> dict[str, Any] | None:
     return merged | {"by_rank": by_rank}
 
 
-def read_frontier(folder: Path, world_size: int, memory_ended_it: bool) -> list[dict[str, Any]] | None:
-    """Rungs of the ladder that every rank climbed; `memory_ended_it`: the next did not fit."""
-    reports = []
-    for rank in range(world_size):
-        try:
-            reports.append(json.loads((folder / f"frontier-{rank}.json").read_text(encoding="utf-8")))
-        except (OSError, ValueError):
-            return None
-    rungs = [_top(list(ranks)) for ranks in zip(*(r["rungs"] for r in reports), strict=False)]
-    tried = [r["trying"] for r in reports if r["trying"] is not None]
-    if memory_ended_it and tried:
-        rungs.append({"size": min(tried), "fits": False})
-    return rungs
-
-
 def flags(results: list[RankResult], spec: RunSpec, step_times_s: list[float], throttled: bool) -> tuple[str, ...]:
     """What makes the numbers doubtful, in the order tables show it."""
     p50, p95 = percentile(step_times_s, 0.5), percentile(step_times_s, 0.95)
@@ -143,13 +125,6 @@ def not_finite(results: list[RankResult]) -> tuple[int, int] | None:
             if not math.isfinite(loss):
                 return result.rank, step
     return None
-
-
-def _top(rungs: list[dict[str, Any]]) -> dict[str, Any]:
-    def largest(key: str) -> Any:
-        return max((r[key] for r in rungs if r.get(key) is not None), default=None)
-
-    return {key: largest(key) for key in rungs[0]}
 
 
 def _mean(values: list[Any]) -> Any:

@@ -116,17 +116,6 @@ def test_a_loss_that_is_not_a_number_is_found() -> None:
     assert collect.not_finite([result(0), result(1, loss=[1.0, float("nan")])]) == (1, 1)
 
 
-def test_a_ladder_is_as_high_as_its_lowest_rank(tmp_path: Path) -> None:
-    rungs = [{"size": 1, "fits": True, "step_time_s": 0.1}, {"size": 2, "fits": True, "step_time_s": 0.2}]
-    slower = [{"size": 1, "fits": True, "step_time_s": 0.3}]
-    (tmp_path / "frontier-0.json").write_text(json.dumps({"over": "micro_batch", "rungs": rungs, "trying": 4}))
-    assert collect.read_frontier(tmp_path, 2, True) is None
-    (tmp_path / "frontier-1.json").write_text(json.dumps({"over": "micro_batch", "rungs": slower, "trying": 2}))
-    climbed = [{"size": 1, "fits": True, "step_time_s": 0.3}]
-    assert collect.read_frontier(tmp_path, 2, False) == climbed
-    assert collect.read_frontier(tmp_path, 2, True) == [*climbed, {"size": 2, "fits": False}]
-
-
 def test_results_count_only_when_every_rank_left_one(tmp_path: Path) -> None:
     (tmp_path / "exit-0.json").write_text('{"rank": 0, "exit_code": null, "signal": "SIGKILL", "at_s": 1.0}')
     (tmp_path / "exit-1.json").write_text("{")
