@@ -54,8 +54,9 @@ def watch(
                 break
         if cancelled in ("stall", "deadline"):
             dump_all(spec.platform.world_size, folder, progress.last)
-        # A stalled rank does not answer SIGTERM in time, and its peers would only add misleading errors.
-        processes.end(launcher, 0.0 if cancelled == "stall" else processes.TERM_GRACE_S)
+        # Hanging ranks get no SIGTERM: what they and the launcher say of it would read like a preemption.
+        if cancelled != "stall":
+            processes.end(launcher, processes.TERM_GRACE_S)
     finally:
         os.close(descriptor)
         processes.sweep(launcher)
