@@ -105,7 +105,7 @@ def test_a_rank_killed_from_outside_is_recorded_with_its_signal(supervise: Make)
 
 @pytest.mark.parametrize("config", ["ddp", pytest.param("zero-1", marks=pytest.mark.slow)])
 def test_a_killed_supervisor_leaves_no_process_and_its_attempt_is_run_again(supervise: Make, config: str) -> None:
-    run = supervise(make_spec(config, protocol__timed_steps=40)).start()
+    run = supervise(make_spec(config, protocol__timed_steps=15)).start()
     run.wait_for_step(2)
     assert run.process is not None
     run.process.kill()
@@ -114,7 +114,7 @@ def test_a_killed_supervisor_leaves_no_process_and_its_attempt_is_run_again(supe
     assert not (run.out / "record.json").exists()
     (run.out / "try-1" / "half").write_text("left over")
 
-    again = supervise(make_spec(config, protocol__timed_steps=40))
+    again = supervise(make_spec(config, protocol__timed_steps=15))
     assert again.run() == exitcodes.RECORD_DELIVERED, again.stderr
     assert again.record.outcome == "ok"
     assert not (again.out / "try-1" / "half").exists()
@@ -181,7 +181,7 @@ def test_a_secret_in_a_spec_is_refused(supervise: Make) -> None:
 
 @pytest.mark.slow
 def test_a_second_supervisor_waits_for_the_first_and_takes_its_record(supervise: Make) -> None:
-    spec = make_spec("ddp", protocol__timed_steps=40)
+    spec = make_spec("ddp", protocol__timed_steps=20)
     first = supervise(spec).start()
     first.wait_for_step(1)
     second = supervise(spec).start()
