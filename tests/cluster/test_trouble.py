@@ -41,16 +41,16 @@ def test_the_api_server_stops_for_half_a_minute(clone, cluster, kube, add_node):
 def test_a_bucket_that_answers_503_delays_and_loses_nothing(clone, kube, bucket, add_node):
     add_node()
     clone.write_study("lab", light_study())
-    bucket.fault = lambda method, path: "503"
+    bucket.fault = lambda method, path, body: "503"
     client = clone.start(*ONLY_RUNS)
     clone.wait_until_said("503.*; every Job is kept", 90)
     assert kube.jobs() == [], "without a look into the bucket, a finished run might be repeated"
-    bucket.fault = lambda method, path: None
+    bucket.fault = lambda method, path, body: None
     clone.wait_until_said("gke: running: ")
-    bucket.fault = lambda method, path: "503" if FROM_POD in path else None
+    bucket.fault = lambda method, path, body: "503" if FROM_POD in path else None
     until(lambda: any("POST /upload" in r for r in bucket.requests), 60, "the pod to try an upload")
     time.sleep(5)
-    bucket.fault = lambda method, path: None
+    bucket.fault = lambda method, path, body: None
     assert client.wait(120) == 0, clone.said()
     assert outcomes(clone) == ["deadline"]
     assert len(kube.pods()) == 1
@@ -60,7 +60,7 @@ def test_a_bucket_that_hangs_does_not_hold_the_client_back_from_leaving(clone, k
     clone.write_study("lab", light_study())
     client = clone.start(*ONLY_RUNS)
     clone.wait_until_said("gke: waiting: ")
-    bucket.fault = lambda method, path: "hang"
+    bucket.fault = lambda method, path, body: "hang"
     hanging = sum(bucket.requests.values())
     until(lambda: sum(bucket.requests.values()) > hanging, 20, "a request that hangs")
     sent_s = time.monotonic()
@@ -72,9 +72,10 @@ def test_a_bucket_that_hangs_does_not_hold_the_client_back_from_leaving(clone, k
 
 def test_a_bucket_closed_to_the_client_ends_it_before_anything_starts(clone, kube, bucket):
     clone.write_study("lab", light_study())
-    bucket.fault = lambda method, path: "403"
+    bucket.fault = lambda method, path, body: "403"
     assert clone.run(*ONLY_RUNS, timeout_s=60) == 1
     assert "permission denied: the account needs roles/storage.objectUser on the bucket" in clone.said()
+    assert "Jobs go on" not in clone.said()
     assert kube.jobs() == []
 
 
@@ -82,7 +83,7 @@ def test_a_bucket_closed_to_the_pods_loses_no_measurement(clone, kube, bucket, a
     add_node()
     clone.write_study("lab", light_study())
     # Closed once the pod runs: one that is closed before is told at once, and then nothing is measured.
-    bucket.fault = lambda method, path: "403" if FROM_POD in path and "pod-" not in path else None
+    bucket.fault = lambda method, path, body: "403" if FROM_POD in path and b"pod-1.json" not in body else None
     assert clone.run(*ONLY_RUNS) == 0, clone.said()
     ((path, record),) = clone.records("lab").items()
     assert record.outcome == "deadline"
@@ -94,7 +95,7 @@ def test_a_bucket_closed_to_the_pods_loses_no_measurement(clone, kube, bucket, a
 def test_a_bucket_closed_to_the_pods_from_the_start_is_upload_failed(clone, kube, bucket, add_node):
     add_node()
     clone.write_study("lab", light_study())
-    bucket.fault = lambda method, path: "403" if FROM_POD in path else None
+    bucket.fault = lambda method, path, body: "403" if FROM_POD in path else None
     assert clone.run(*ONLY_RUNS) == 0, clone.said()
     assert outcomes(clone) == ["upload_failed"]
     assert len(kube.pods()) == 1

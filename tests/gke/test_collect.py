@@ -139,6 +139,7 @@ def test_kubernetes_and_exit_codes_say_how_it_ended(given, expected):
 
 def test_the_errors_own_line_is_the_evidence():
     found = diagnose(facts(64, "Error", ["run ...", "error: spec.json: data.micro_batch: found 0"]))
+    assert found.sentence == "spec.json: data.micro_batch: found 0"
     assert (found.evidence[0].line, found.evidence[0].text) == (2, "error: spec.json: data.micro_batch: found 0")
 
 

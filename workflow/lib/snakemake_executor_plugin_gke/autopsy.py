@@ -131,7 +131,8 @@ def diagnose(facts: Json) -> Diagnosis:
         name = EXIT_OUTCOMES[code]
         said = [Evidence(file="pod.log", line=i, text=t[:1000]) for i, t in enumerate(log, 1) if t.startswith("error:")]
         evidence = (*said[-3:], Evidence(file="k8s.json", line=0, text=f"the supervisor ended with exit code {code}"))
-        return Diagnosis(outcome=name, confidence="high", evidence=evidence, sentence=outcome(name).sentence)
+        sentence = said[-1].text.removeprefix("error:").strip()[:300] if said else outcome(name).sentence
+        return Diagnosis(outcome=name, confidence="high", evidence=evidence, sentence=sentence)
     return _ask_harness(facts, log)
 
 

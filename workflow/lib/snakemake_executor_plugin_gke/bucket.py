@@ -1,5 +1,6 @@
 """The one file of the executor that talks to the bucket: list what is there, fetch what is finished."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,23 +85,32 @@ class _sorted_errors:
         self._bucket.calls[what] = self._bucket.calls.get(what, 0) + 1
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        text = f"bucket {self._bucket.url}: {self._what}: {error}"
+        if error is None:
+            return
+        text = f"bucket {self._bucket.url}: {self._what}: {_words(error)}"
         match error:
-            case None:
-                return
             case api.Forbidden() | api.Unauthorized():
                 raise Refused(
                     f"{text}: permission denied: the account needs roles/storage.objectUser on the bucket"
                 ) from None
             case api.NotFound():
                 raise Refused(f"{text}: not found: check --gke-bucket") from None
-            case api.RetryError():
-                raise Unavailable(f"{text}: {error.cause}") from None
             case auth.RefreshError():
                 raise Refused(f"{text}: credentials expired: run gcloud auth application-default login") from None
-            case api.TooManyRequests() | api.ServerError() | auth.TransportError() | DataCorruption():
+            case (
+                api.RetryError() | api.TooManyRequests() | api.ServerError() | auth.TransportError() | DataCorruption()
+            ):
                 raise Unavailable(text) from None
             case api.GoogleAPICallError():
                 raise Refused(text) from None
             case requests.RequestException() | OSError():
                 raise Unavailable(text) from None
+
+
+def _words(error: BaseException) -> str:
+    """What the bucket said, without the request's long address."""
+    cause = error.cause if isinstance(error, api.RetryError) else error
+    if isinstance(cause, api.GoogleAPICallError) and cause.code is not None:
+        said = re.sub(r"^[A-Z]+ \S+: ", "", str(cause.message))
+        return f"{int(cause.code)} {said}"[:300]
+    return f"{type(cause).__name__}: {cause}"[:300]

@@ -60,6 +60,8 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         try:
             ended = self._ready().submit(attempts, must_succeed=immediate)
         except RemoteError as error:
+            for attempt in attempts:  # not submitted, so there is nothing to leave behind
+                del self._infos[attempt.name]
             raise WorkflowError(str(error)) from None
         over = {e.attempt.name for e in ended}
         for attempt in attempts:
