@@ -56,8 +56,9 @@ class Engine(Protocol):
     def backward(self, loss: torch.Tensor, *, last: bool, hold: bool = False) -> None:
         """Accumulate the loss's gradients; `last` marks the last micro-step, the one that must be reduced.
 
-        `hold` keeps the gradients as they are when the last one has been computed, before the engine
-        tidies up, for `holdings` to report; it costs memory and is meant for the inventory alone.
+        `hold` marks a backward that `holdings` and `found` will report on: the engine notes what it hands to
+        reductions, and keeps gradients as they are when the last one has been computed, before it tidies up.
+        It costs time and memory, and is never set inside the timed window.
         """
         ...
 

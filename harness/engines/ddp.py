@@ -18,6 +18,7 @@ from harness.engines.model import build_meta_model, count_parameters, decoder_bl
 from harness.engines.numerics import dtype, dtype_name, require
 from harness.engines.optimizer import clip_gradients, optimizer_name, optimizer_tensors, torch_adamw
 from harness.engines.weights import Weights
+from harness.measure.collectives import reduced_bytes
 
 
 class _Cast(nn.Module):
@@ -69,7 +70,7 @@ class DdpEngine:
         )
         self._spec = spec
         self._settings = settings
-        self._compute, self._reduce = dtype(numerics.compute), dtype(numerics.reduce)
+        self._compute = dtype(numerics.compute)
         self.model = build_meta_model(context)
         self.parameters = count_parameters(self.model)
         Weights(context, self.model).materialize(self.model)
@@ -84,6 +85,7 @@ class DdpEngine:
         self._parameters = [p for p in self._ddp.parameters() if p.requires_grad]
         self._optimizer = torch_adamw(spec.optimizer, self._parameters)
         self._output_dtype: torch.dtype | None = None
+        self._reduce_dtype: torch.dtype | None = None
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         output = self._ddp(input_ids=tokens, labels=tokens)
@@ -91,8 +93,12 @@ class DdpEngine:
         return output.loss  # type: ignore[no-any-return]
 
     def backward(self, loss: torch.Tensor, *, last: bool, hold: bool = False) -> None:
-        with nullcontext() if last else self._ddp.no_sync():
+        with nullcontext() if last else self._ddp.no_sync(), reduced_bytes() if hold else nullcontext() as reduced:
             (loss / self._spec.data.gradient_accumulation).backward()
+        # Without a hook the reducer itself reduces the gradients, as they are.
+        if hold and last:
+            gradient = self._parameters[0].grad
+            self._reduce_dtype = max(reduced, key=lambda kind: reduced[kind]) if reduced else gradient.dtype
 
     def step(self) -> torch.Tensor:
         norm = clip_gradients(self._parameters, self._spec.optimizer.clip_norm)
@@ -114,7 +120,7 @@ class DdpEngine:
             parameter=dtype_name(parameter.dtype),
             compute=dtype_name(self._output_dtype) if self._output_dtype else None,
             gradient=dtype_name(parameter.grad.dtype) if parameter.grad is not None else None,
-            reduce=dtype_name(self._reduce),
+            reduce=dtype_name(self._reduce_dtype) if self._reduce_dtype else None,
             master=dtype_name(parameter.dtype),
             optimizer_state=next((dtype_name(t.dtype) for t in optimizer_tensors(self._optimizer)), None),
             optimizer_class=optimizer_name(self._optimizer),

@@ -1,6 +1,7 @@
 """FSDP2: torch.distributed.fsdp.fully_shard on groups of decoder blocks and on the root."""
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 
 import torch
 from torch.distributed.device_mesh import init_device_mesh
@@ -15,6 +16,7 @@ from harness.engines.model import build_meta_model, count_parameters, decoder_bl
 from harness.engines.numerics import dtype, dtype_name, require
 from harness.engines.optimizer import clip_gradients, optimizer_name, optimizer_tensors, torch_adamw
 from harness.engines.weights import Weights
+from harness.measure.collectives import reduced_bytes
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:
@@ -36,6 +38,7 @@ class FsdpEngine:
         )
         self._spec, self._settings, self._world_size = spec, settings, context.world_size
         self._output_dtype: torch.dtype | None = None
+        self._reduce_dtype: torch.dtype | None = None
         self.model = build_meta_model(context)
         self.parameters = count_parameters(self.model)
         self._shard(context)
@@ -81,7 +84,10 @@ class FsdpEngine:
 
     def backward(self, loss: torch.Tensor, *, last: bool, hold: bool = False) -> None:
         # Every micro-step reduces: what stays between them is a shard, as with ZeRO-2 and ZeRO-3.
-        (loss / self._spec.data.gradient_accumulation).backward()
+        with reduced_bytes() if hold else nullcontext() as reduced:
+            (loss / self._spec.data.gradient_accumulation).backward()
+        if reduced:
+            self._reduce_dtype = max(reduced, key=lambda kind: reduced[kind])
 
     def step(self) -> torch.Tensor:
         norm = clip_gradients(self._parameters, self._spec.optimizer.clip_norm)
@@ -103,7 +109,7 @@ class FsdpEngine:
             parameter=dtype_name(parameter.dtype),
             compute=dtype_name(self._output_dtype) if self._output_dtype else None,
             gradient=dtype_name(parameter.grad.dtype) if parameter.grad is not None else None,
-            reduce=self._spec.numerics.reduce,
+            reduce=dtype_name(self._reduce_dtype) if self._reduce_dtype else None,
             master=dtype_name(parameter.dtype),
             optimizer_state=next((dtype_name(t.dtype) for t in optimizer_tensors(self._optimizer)), None),
             optimizer_class=optimizer_name(self._optimizer),

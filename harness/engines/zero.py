@@ -84,6 +84,7 @@ class ZeroEngine:
             model_parameters=self._parameters,
             config=self._config,
         )
+        _refuse_hidden_synchronization(self._engine)
         if settings.stage == 0:
             _undo_setup_step(self._engine.optimizer, self._optimizer)
         if settings.deepcompile:
@@ -220,6 +221,19 @@ def _undo_setup_step(wrapper: Any, optimizer: torch.optim.Optimizer) -> None:
     for group in optimizer.param_groups:
         if "step" in group:
             group["step"] = 0
+
+
+def _refuse_hidden_synchronization(engine: Any) -> None:
+    """Read back what DeepSpeed really switched on: its configuration has said one thing and done another before."""
+    switches = {
+        "the comms logger": deepspeed.comm.comm.comms_logger.enabled,
+        "the throughput timer": engine.tput_timer.config.enabled,
+        "the wall-clock breakdown": engine.wall_clock_breakdown(),
+        "the flops profiler": engine.flops_profiler_enabled(),
+    }
+    on = [name for name, enabled in switches.items() if enabled]
+    if on:
+        raise SpecError(f"DeepSpeed {deepspeed.__version__} turned on {', '.join(on)}, which synchronizes every step")
 
 
 def _own_part(parameter: nn.Parameter) -> torch.Tensor:

@@ -120,7 +120,8 @@ def test_deepspeed_is_told_everything_that_would_synchronize(config: str) -> Non
     resolved = deepspeed_config(spec, settings, 2)
     assert "auto" not in str(resolved)
     assert resolved["timers"]["throughput"]["enabled"] is False
-    assert resolved["wall_clock_breakdown"] is resolved["comms_logger"]["enabled"] is False
+    assert resolved["wall_clock_breakdown"] is False
+    assert "comms_logger" not in resolved
     assert resolved["flops_profiler"]["enabled"] is False
     assert resolved["zero_optimization"]["stage"] == settings.stage
     assert resolved["communication_data_type"] == "fp32"

@@ -92,7 +92,7 @@ def test_found_numerics_are_read_from_the_tensors(trained: Results, config: str)
     found = trained[f"matched/{config}"].ranks[0].found
     promised = MATCHED_NUMERICS[CONFIGS[config].engine]
     assert (found.parameter, found.master, found.compute) == (promised.parameter, promised.master, promised.compute)
-    assert found.optimizer_state == "float32"
+    assert (found.reduce, found.optimizer_state) == (promised.reduce, "float32")
     assert found.optimizer_class.endswith("AdamW (fused)")
     assert trained["defaults/fsdp2-reshard"].ranks[0].found.optimizer_state == "bfloat16"
 
