@@ -97,7 +97,8 @@ class Attempt:
     def _trial(self, spec: RunSpec, place: Path, until_s: float) -> Record:
         place.mkdir()
         folder.prepare(place, spec)
-        record = Attempt(spec=spec, out=place, signals=self.signals, teller=Teller(spec), until_s=until_s).run()
+        teller = self.teller.inner(spec)
+        record = Attempt(spec=spec, out=place, signals=self.signals, teller=teller, until_s=until_s).run()
         folder.write_record(place, record)
         return record
 

@@ -26,6 +26,12 @@ class Teller:
         """Show every progress to `listener` as well."""
         self._listeners.append(listener)
 
+    def inner(self, spec: RunSpec) -> "Teller":
+        """A teller for a run inside this one, which the same listeners follow."""
+        teller = Teller(spec)
+        teller._listeners = self._listeners
+        return teller
+
     def progress(self, progress: Progress) -> None:
         """Print where the run is, when it is time to."""
         for listener in self._listeners:

@@ -1,6 +1,7 @@
 """The tuned arm: trials, the choice between them, and the run that the choice is measured in."""
 
 import dataclasses
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,12 +12,13 @@ import pytest
 from harness.contract import exitcodes
 from harness.contract.diagnosis import Diagnosis
 from harness.contract.errors import SpecError
+from harness.contract.heartbeat import read_heartbeat
 from harness.contract.record import RECORD_VERSION, Measured, Record, read_record
 from harness.contract.spec import RunSpec, read_spec
 from harness.supervisor.folder import finished
 from harness.supervisor.search import Choice, search, trial_spec
 from tests.engines.specs import make_spec
-from tests.supervisor.conftest import Supervisor
+from tests.supervisor.conftest import Supervisor, until
 
 TRIALS: list[dict[str, Any]] = [{}, {"bucket_cap_mb": 1.0}, {"bucket_cap_mb": 100.0}]
 SPEC = make_spec("ddp", protocol__trials=TRIALS, protocol__trial_steps=4, protocol__profiled_steps=2)
@@ -142,3 +144,23 @@ def test_a_tuned_run_measures_with_what_its_trials_chose(supervise: Callable[...
     assert len(read_record(tuned.out / "trial-1" / "record.json").spec.protocol.trials) == 0
     assert "trial 2/2" in tuned.stdout
     assert finished(tuned.out, spec) == record, "the trials' files are in the list and hold"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_ctrl_c_in_a_trial_ends_the_whole_run_with_a_record(supervise: Callable[..., Supervisor]) -> None:
+    spec = make_spec("ddp", identity__arm="tuned", protocol__trial_steps=100_000, protocol__trials=[{}, {}, {}])
+    tuned = supervise(spec).start()
+    beats = tuned.out / "trial-1" / "try-1"
+    until(
+        lambda: all((b := read_heartbeat(beats / f"heartbeat-{r}.json")) and b.step > 1 for r in (0, 1)), "steps", 500
+    )
+    assert tuned.process is not None
+    tuned.process.send_signal(signal.SIGINT)
+    assert tuned.wait() == exitcodes.RECORD_DELIVERED
+    tuned.assert_nothing_left()
+    record = tuned.record
+    assert record.outcome == "user_cancelled"
+    assert record.measured is not None
+    assert [t["outcome"] for t in record.measured.search or ()] == ["user_cancelled"], "no other trial was begun"
+    assert record.measured.tokens_per_s is None
