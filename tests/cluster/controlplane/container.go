@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -17,9 +18,9 @@ type container struct {
 	cmd       *exec.Cmd
 	started   metav1.Time
 	done      chan struct{}
-	oomKilled bool
+	oomKilled atomic.Bool
 	// disrupted: the node is shutting down, so the pod fails whatever its exit code says.
-	disrupted bool
+	disrupted atomic.Bool
 }
 
 func (c *container) tag() string { return string(c.pod.UID) }
@@ -64,7 +65,7 @@ func (c *container) wait() *corev1.ContainerStateTerminated {
 	if code != 0 {
 		reason = "Error"
 	}
-	if c.oomKilled {
+	if c.oomKilled.Load() {
 		code, reason = 137, "OOMKilled"
 	}
 	return &corev1.ContainerStateTerminated{
@@ -99,7 +100,7 @@ func (c *container) guardMemory() {
 			return
 		case <-tick.C:
 			if memoryOf(c.tag()) > limit.Value() {
-				c.oomKilled = true
+				c.oomKilled.Store(true)
 				killTree(c.tag())
 				return
 			}

@@ -64,7 +64,7 @@ func (r *runner) CreatePod(_ context.Context, pod *corev1.Pod) error {
 	go func() {
 		end := c.wait()
 		phase := corev1.PodSucceeded
-		if end.ExitCode != 0 || c.disrupted {
+		if end.ExitCode != 0 || c.disrupted.Load() {
 			phase = corev1.PodFailed
 		}
 		r.report(c, phase, corev1.ContainerState{Terminated: end})
@@ -93,12 +93,12 @@ func (r *runner) report(c *container, phase corev1.PodPhase, state corev1.Contai
 		{Type: corev1.PodReady, Status: ready},
 	}
 	for _, condition := range c.pod.Status.Conditions {
-		if condition.Type == corev1.DisruptionTarget && !c.disrupted {
+		if condition.Type == corev1.DisruptionTarget && !c.disrupted.Load() {
 			conditions = append(conditions, condition)
 		}
 	}
 	status := &c.pod.Status
-	if c.disrupted {
+	if c.disrupted.Load() {
 		status.Reason = "Terminated"
 		status.Message = "Pod was terminated in response to imminent node shutdown."
 		conditions = append(conditions, corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue,
@@ -139,7 +139,7 @@ func (r *runner) DeletePod(_ context.Context, pod *corev1.Pod) error {
 func (r *runner) shutDown() {
 	var all sync.WaitGroup
 	for _, c := range r.all() {
-		c.disrupted = true
+		c.disrupted.Store(true)
 		all.Go(func() {
 			grace := 30 * time.Second
 			if s := c.pod.Spec.TerminationGracePeriodSeconds; s != nil {
