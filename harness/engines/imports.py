@@ -23,7 +23,10 @@ def import_causal_lm(model_type: str) -> tuple[type, type] | None:
     config_class = CONFIG_MAPPING[model_type]
     if config_class not in MODEL_FOR_CAUSAL_LM_MAPPING:
         return None
-    return config_class, MODEL_FOR_CAUSAL_LM_MAPPING[config_class]
+    found = MODEL_FOR_CAUSAL_LM_MAPPING[config_class]
+    # A family may list several classes for the task, its default first.
+    model_class = found[0] if isinstance(found, tuple) else found
+    return (config_class, model_class) if model_class is not None else None
 
 
 def _skip_scan_of_families() -> None:

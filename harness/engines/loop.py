@@ -47,13 +47,15 @@ class Loop:
             tokens = self.tokens.batch(step, micro_step)
             self.tokens_seen += tokens.numel()
             loss = engine.forward(tokens)
-            loss = self._phase("backward", loss)
+            replaced = self._phase("backward", loss)
+            loss = loss if replaced is None else replaced
             total = loss.detach() if total is None else total + loss.detach()
             engine.backward(loss, last=micro_step + 1 == self._micro_steps, hold=before_update is not None)
         self._phase("step")
         if before_update is not None:
             before_update()
         self._norms.append(engine.step())
+        assert total is not None, "a step has at least one micro-step"
         self._losses.append(total / self._micro_steps)
         self.next_step += 1
 

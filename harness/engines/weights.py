@@ -10,6 +10,7 @@ for a model that trains on a GPU. Pretrained weights are read the same way, one 
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -30,7 +31,7 @@ class Checkpoint:
             from huggingface_hub import snapshot_download
 
             folder = Path(snapshot_download(source, allow_patterns="*.safetensors"))
-        self._files = {}
+        self._files: dict[str, Any] = {}
         for path in sorted(folder.glob("*.safetensors")):
             file = safe_open(path, framework="pt")
             self._files |= dict.fromkeys(file.keys(), file)

@@ -182,7 +182,7 @@ class ZeroEngine:
         keeps no other. Not counted: parameters below the persistence threshold stay whole at stage 3, padding.
         """
         n, stage = self._spec.numerics, self._settings.stage
-        parts = [
+        parts: list[float] = [
             DTYPE_BYTES[n.parameter],
             DTYPE_BYTES[n.accumulate],
             DTYPE_BYTES[n.master] + 2 * DTYPE_BYTES[n.optimizer_state],
