@@ -54,6 +54,8 @@ class Facts:
     verdicts: tuple[Verdict, ...] = ()
     stuck: Stuck | None = None
     heartbeats: tuple[Heartbeat, ...] = ()
+    stacks: tuple[Evidence, ...] = ()
+    """Where each rank's main thread stood when it was asked: file `stacks-<rank>.txt`."""
     started: bool = True
 
 
@@ -71,19 +73,36 @@ class Case:
     @cached_property
     def exits(self) -> list[Exit]:
         """Ends of processes, from the supervisor when it tells, else from the text."""
-        if self.facts.exits:
-            return [
-                Exit(rank=e.rank, code=exit_number(e), file=f"exit-{e.rank}.json", line=0, text=exit_text(e))
-                for e in self.facts.exits
-                if exit_number(e) is not None
-            ]
-        return self.findings.exits
+        if not self.facts.exits:
+            return self.findings.exits
+        ended = sorted(self.facts.exits, key=lambda e: (e.at_s is None, e.at_s or 0.0))
+        first = ended[0].rank if ended[0].at_s is not None and self.facts.cancelled is None else None
+        return [
+            Exit(
+                rank=e.rank,
+                code=exit_number(e),
+                file=f"exit-{e.rank}.json",
+                line=0,
+                text=exit_text(e),
+                first=e.rank == first,
+            )
+            for e in ended
+            if exit_number(e) is not None
+        ]
 
     @cached_property
     def own_failures(self) -> list[Exit]:
-        """Ends that nobody else brought about: not 0, not the clean-up's SIGTERM; the launcher's first one first."""
-        failed = [e for e in self.exits if e.code not in (None, 0, -15)]
+        """Ends that nobody else brought about: not 0, no SIGTERM but the very first; the first one first."""
+        failed = [e for e in self.exits if e.code not in (None, 0, -15) or (e.code == -15 and e.first)]
         return sorted(failed, key=lambda e: not e.first)
+
+    @cached_property
+    def died_alone(self) -> Exit | None:
+        """The one rank that a signal ended before, and other than, all others: nobody's clean-up does that."""
+        ends = self.exits if self.facts.exits else []
+        if not ends or ends[0].code is None or ends[0].code >= 0 or ends[0].code == -15:
+            return None
+        return ends[0] if sum(e.code == ends[0].code for e in ends) == 1 else None
 
     @cached_property
     def failed(self) -> bool:

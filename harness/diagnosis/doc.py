@@ -4,7 +4,7 @@ import re
 
 from harness.contract.outcome import OUTCOMES, REMEDIES, Outcome
 from harness.diagnosis.case import SURVIVED_BY
-from harness.diagnosis.memory import FRAGMENTED_SHARE, NEAR_FULL_SHARE
+from harness.diagnosis.memory import FRAGMENTED_SHARE, NEAR_FULL_SHARE, NEAR_LINE_SHARE
 from harness.diagnosis.signature import Signature, Tier
 from harness.diagnosis.signatures import SIGNATURES
 from harness.diagnosis.tracebacks import CONFIG, DATA, GENERIC, VAGUE
@@ -45,8 +45,9 @@ runner-up. Evidence is trusted in this order:
 8. The exit code.
 
 `unknown` beats a guess. An error counts as survived when training went on for at least {SURVIVED_BY} progress
-lines after it (three times the ranks, if that is more) and a traceback had some before it, too. Fragmentation needs reserved-but-unallocated memory of at
-least the request and of {FRAGMENTED_SHARE:.0%} of the card; a device counts as full below {NEAR_FULL_SHARE:.0%} free.
+lines after it (three times the ranks, if that is more); a traceback must also have had some before it. Fragmentation
+needs reserved-but-unallocated memory of at least the request and of {FRAGMENTED_SHARE:.0%} of the card. A device counts
+as full below {NEAR_FULL_SHARE:.0%} free; below {NEAR_LINE_SHARE:.0%} a wedge names `wedge_masking_oom` as runner-up.
 
 To add a signature, write one entry in `harness/diagnosis/signatures/` and one case in `tests/diagnosis/cases/`: a
 folder with the log (`python -m harness diagnose --redact LOG` takes private things out), `expected.json` and, if there

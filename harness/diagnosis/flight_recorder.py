@@ -50,10 +50,13 @@ class _Tape:
 
 def find_dumps(folder: Path) -> list[Path]:
     """Files in a folder that look like dumps, by their names."""
-    if not folder.is_dir():
-        return []
-    inside = folder.name in ("flight-recorder", "flight_recorder")
-    return sorted(p for p in folder.iterdir() if p.is_file() and (inside or _NAME.search(p.name)))
+    return sorted(p for p in folder.iterdir() if is_dump(p)) if folder.is_dir() else []
+
+
+def is_dump(path: Path) -> bool:
+    """Whether a file is a dump, by its name or its folder's."""
+    named = path.parent.name in ("flight-recorder", "flight_recorder") or _NAME.search(path.name) is not None
+    return named and path.is_file()
 
 
 def load(path: Path) -> dict[str, Any]:

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from harness.contract.diagnosis import Diagnosis
+from harness.contract.diagnosis import Diagnosis, Evidence
 from harness.contract.errors import SpecError
 from harness.contract.heartbeat import Heartbeat, read_heartbeat
 from harness.contract.record import RankExit, Record, read_record
 from harness.diagnosis.case import Case, Facts
 from harness.diagnosis.findings import Findings
-from harness.diagnosis.flight_recorder import analyse, find_dumps
+from harness.diagnosis.flight_recorder import analyse, find_dumps, is_dump
 from harness.diagnosis.pod import events_text, read_pods
 from harness.diagnosis.scan import Scanner, scan_path
 from harness.diagnosis.signature import STOPS
@@ -140,6 +140,7 @@ def _judge(
         verdicts=tuple(pods.verdicts),
         stuck=analyse(dumps) if dumps else None,
         heartbeats=read_heartbeats(folder) if folder is not None else (),
+        stacks=read_stacks(folder) if folder is not None else (),
         started=started,
     )
     return diagnose(scanner.findings, facts)
@@ -156,7 +157,7 @@ def any_logs(folder: Path) -> list[Path]:
     if (folder / "launcher.log").is_file():
         return try_logs(folder)
     files = [p for p in folder.rglob("*") if p.is_file() and p.suffix.lower() not in _NOT_LOGS and p.name[:1] != "."]
-    files = [p for p in files if p not in set(find_dumps(p.parent)) and not p.name.startswith(("heartbeat-", "exit-"))]
+    files = [p for p in files if not is_dump(p) and not p.name.startswith(("heartbeat-", "exit-"))]
     return sorted(files, key=lambda p: ((r := rank_of(p, folder)) is None, r or 0, p.as_posix()))
 
 
@@ -172,6 +173,22 @@ def read_heartbeats(folder: Path) -> tuple[Heartbeat, ...]:
     """The last heartbeat of every rank, in the order of ranks."""
     found = [read_heartbeat(path) for path in folder.glob("heartbeat-*.json")]
     return tuple(sorted((b for b in found if b is not None), key=lambda b: b.rank))
+
+
+def read_stacks(folder: Path) -> tuple[Evidence, ...]:
+    """The innermost frame of the main thread in every faulthandler dump."""
+    found = []
+    for path in sorted(folder.glob("stacks-*.txt")):
+        try:
+            lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            continue
+        # The signal is handled in the main thread, which faulthandler calls the current one.
+        start = next((i for i, line in enumerate(lines) if line.startswith("Current thread")), len(lines))
+        frame = next((i for i in range(start, len(lines)) if lines[i].lstrip().startswith("File ")), None)
+        if frame is not None:
+            found.append(Evidence(file=path.name, line=frame + 1, text=lines[frame].strip()))
+    return tuple(found)
 
 
 def read_exits(folder: Path) -> tuple[RankExit, ...]:

@@ -25,13 +25,17 @@ _RULES: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("mac", re.compile(r"\b(?:[0-9a-f]{2}:){5}[0-9a-f]{2}\b", re.I)),
     ("home", re.compile(r"(?:/home|/Users|/root|/data/home|C:\\Users)[/\\][^\s\"':,;)\]]*")),
     ("path", re.compile(
-        rf"(?<![\w.:/<])/(?!{_SYSTEM}|app/)(?:[\w.@%+~-]+/)+(?=[\w.@%+~-])")),
+        rf"(?<![\w.:/<])/(?!{_SYSTEM}|app/|home\d)(?:[\w.@%+~-]+/)+(?=[\w.@%+~-])")),
     ("host", re.compile(
         r"\b(?:ip-\d+-\d+-\d+-\d+[\w.-]*|gke-[\w-]+|[\w-]+(?:\.[\w-]+)*\.(?:internal|local|lan|cluster|compute\.amazonaws\.com"
         r"|edu|corp|intra|svc)(?:\.[\w-]+)*|(?<=host      : )[\w.-]+|(?<=node )[a-z][\w-]*\d[\w.-]*"
         r"|(?<=srun: error: )[\w.-]+(?=:)|(?<=ON )[\w.-]+(?= CANCELLED))")),
     ("user", re.compile(r"(?<=user=)[\w.-]+|(?<=user )'[\w.-]+'|(?<=USER=)[\w.-]+|(?<=LOGNAME=)[\w.-]+")),
 )  # fmt: skip
+
+
+_PUBLIC_TAIL = re.compile(r"/(?:site-packages|dist-packages|torch_extensions)/.*")
+"""The part of a path below a home that says which library speaks."""
 
 
 class Redactor:
@@ -54,6 +58,8 @@ class Redactor:
             if kind == "path":
                 return f"/{self._name(kind, found)}/"
             if kind == "home":
+                if kept := _PUBLIC_TAIL.search(found):
+                    return f"/{self._name(kind, found[: kept.start()])}{kept[0]}"
                 folder, _, name = found.replace("\\", "/").rpartition("/")
                 return f"/{self._name(kind, folder)}/{name}" if folder.count("/") > 1 else f"/{self._name(kind, found)}"
             return f"<{self._name(kind, found)}>"

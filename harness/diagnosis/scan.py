@@ -34,6 +34,10 @@ ADVICE = re.compile(
 """Prose about errors."""
 
 
+EVIDENCE, BEFORE = 1000, 200
+"""Characters of a line that are kept, and how many of them before a match far inside a long line."""
+
+
 def vocabulary() -> Vocabulary:
     """A fresh vocabulary of all signatures."""
     return Vocabulary(((n, i) for i, s in enumerate(SIGNATURES) for n in s.needles), STRUCTURE)
@@ -82,7 +86,7 @@ class Scanner:
         named = named_rank(text)
         exits.feed(line.number, text, rank)
         waits.feed(line.number, text, named if named is not None else rank)
-        signature = first_match(text, line.candidates)
+        signature, at = first_match(text, line.candidates)
         if signature is None and ended is not None and not ended.ignored:
             signature = ended.signature
         if signature is None or (ended is not None and ended.ignored and signature.tier is not Tier.BENIGN):
@@ -97,7 +101,7 @@ class Scanner:
                 signature=signature,
                 file=file,
                 line=line.number,
-                text=printable(text.strip())[:1000],
+                text=printable(text[max(0, at - BEFORE) if at > EVIDENCE // 2 else 0 :].strip())[:EVIDENCE],
                 rank=rank,
                 order=self._order,
                 episode=self._episode_of(file, speaker, line.number, tracebacks.chained(speaker)),
@@ -119,14 +123,17 @@ class Scanner:
         return episode
 
 
-def first_match(text: str, candidates: tuple[int, ...]) -> Signature | None:
-    """The first signature of the table that the text matches."""
-    return next((SIGNATURES[i] for i in candidates if SIGNATURES[i].regex.search(text)), None)
+def first_match(text: str, candidates: tuple[int, ...]) -> tuple[Signature | None, int]:
+    """The first signature of the table that the text matches, and where."""
+    for index in candidates:
+        if match := SIGNATURES[index].regex.search(text):
+            return SIGNATURES[index], match.start()
+    return None, 0
 
 
 def match_text(text: str) -> Signature | None:
     """The signature of a message that stands alone, for example a container's last words."""
-    signature = first_match(text, tuple(range(len(SIGNATURES))))
+    signature, _ = first_match(text, tuple(range(len(SIGNATURES))))
     return signature if signature is not None and signature.tier in (Tier.VERDICT, Tier.CAUSE) else None
 
 

@@ -62,11 +62,16 @@ class Block:
 
 
 def blocks(handle: IO[bytes]) -> Iterator[Block]:
-    """Read a stream to its end; a small one as one block, with hard-wrapped text joined."""
-    first = _read_up_to(handle, WHOLE_FILE_BYTES)
+    """Read a stream to its end; a small one as one block, with hard-wrapped text joined.
+
+    Raises OSError at the end of what could be read when the stream is damaged there.
+    """
+    source = _Careful(handle)
+    first = source.read(WHOLE_FILE_BYTES)
     if len(first) < WHOLE_FILE_BYTES:
         if first:
             yield Block(1, first.removesuffix(b"\n"), whole=True)
+        source.complain()
         return
     number, carry, data = 1, b"", first
     while data:
@@ -80,9 +85,10 @@ def blocks(handle: IO[bytes]) -> Iterator[Block]:
             carry = data[cut + 1 :] if cut >= 0 else b""
             number = block.last + (cut >= 0)
             yield block
-        data = handle.read(BLOCK_BYTES)
+        data = source.read(BLOCK_BYTES)
     if carry:
         yield Block(number, carry)
+    source.complain()
 
 
 def decompress(handle: IO[bytes]) -> IO[bytes]:
@@ -131,7 +137,12 @@ class _Raw(io.RawIOBase):
         return True
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        data = self._handle.read(len(buffer))
+        try:
+            data = self._handle.read(len(buffer))
+        except (OSError, EOFError):
+            raise
+        except Exception as error:  # zstandard's own
+            raise OSError(str(error)) from None
         buffer[: len(data)] = data
         return len(data)
 
@@ -151,9 +162,30 @@ class _Recoded(io.RawIOBase):
         return self._decoder.decode(data, final=not data).encode("utf-8", "replace")
 
 
-def _read_up_to(handle: IO[bytes], size: int) -> bytes:
-    parts, left = [], size
-    while left > 0 and (data := handle.read(left)):
-        parts.append(data)
-        left -= len(data)
-    return b"".join(parts)
+class _Careful:
+    """Reads what a damaged or truncated stream still holds, and complains only afterwards."""
+
+    def __init__(self, handle: IO[bytes]) -> None:
+        # read1 hands out what is there; read would lose it when the stream breaks further on.
+        self._read = getattr(handle, "read1", handle.read)
+        self._trouble: Exception | None = None
+
+    def read(self, size: int) -> bytes:
+        """`size` bytes, fewer only at the end."""
+        parts, left = [], size
+        while left > 0 and self._trouble is None:
+            try:
+                data = self._read(left)
+            except Exception as error:  # every decompressor has an exception of its own
+                self._trouble = error
+                break
+            if not data:
+                break
+            parts.append(data)
+            left -= len(data)
+        return b"".join(parts)
+
+    def complain(self) -> None:
+        """Raise OSError when something was wrong."""
+        if self._trouble is not None:
+            raise OSError(f"damaged or truncated: {self._trouble}")

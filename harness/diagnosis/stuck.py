@@ -3,7 +3,7 @@
 import re
 
 from harness.contract.diagnosis import Diagnosis, Evidence
-from harness.contract.heartbeat import Heartbeat
+from harness.contract.heartbeat import PHASES, Heartbeat
 from harness.diagnosis.case import Case
 from harness.diagnosis.findings import Hit
 from harness.diagnosis.memory import NEAR_LINE_SHARE, near_full, show
@@ -39,6 +39,8 @@ def judge_wedge(case: Case) -> Diagnosis | None:
     watchdogs, stuck = case.hits(Tier.WATCHDOG), case.facts.stuck
     if not (watchdogs or case.findings.waits or stuck or case.facts.cancelled == "stall"):
         return None
+    if not watchdogs and stuck is None and case.died_alone is not None:
+        return None  # a rank died and the others' wait is only its echo
     odd = mismatch(case.findings)
     culprit = _culprit(case) if odd is None else odd[1]
     evidence = [w.evidence() for w in case.findings.waits[:2]] or [h.evidence() for h in watchdogs[:1]]
@@ -49,6 +51,7 @@ def judge_wedge(case: Case) -> Diagnosis | None:
     if culprit is not None:
         parts.append(f"rank {culprit} never joined" if odd is None else f"rank {culprit} is the odd one")
         parts += _position(case, culprit)
+        evidence += _whereabouts(case, culprit)
     if memory is not None:
         evidence.insert(0, memory[0])
         parts.append(memory[1])
@@ -71,6 +74,8 @@ def _what(case: Case, odd: object) -> str:
         assert waits is not None
         kinds = {f"rank {w.rank} in {describe(w)}" for w in waits[0]}
         return f"different collectives: {', '.join(sorted(kinds)[:3])}"
+    if any(h.signature.name in ("gloo-mismatch", "desync") for h in case.hits(Tier.WATCHDOG)):
+        return "different collectives, or one collective with different sizes"
     waits_ = case.findings.waits
     if waits_:
         return describe(min(waits_, key=lambda w: (w.sequence < 0, w.sequence)))
@@ -86,6 +91,8 @@ def _culprit(case: Case) -> int | None:
     for hit in case.hits(Tier.WATCHDOG):
         if match := _FAULTY.search(hit.text):
             return int(match[1])
+    if any(h.signature.name == "gloo-mismatch" for h in case.hits(Tier.WATCHDOG)):
+        return _silent(case.facts.heartbeats)
     found = absent_rank(case.findings)
     if found is None:
         waiting = {h.rank for h in case.hits(Tier.WATCHDOG) if h.rank is not None}
@@ -95,12 +102,11 @@ def _culprit(case: Case) -> int | None:
 
 
 def _silent(beats: tuple[Heartbeat, ...]) -> int | None:
-    """The one rank whose last sign of life is furthest behind in steps, else in phase and time."""
+    """The one rank whose last sign of life is furthest behind: in steps, else in phases of the step, else in time."""
     if len(beats) < 2:
         return None
-    order = sorted(beats, key=lambda b: (b.step, b.at_s))
-    first, second = order[0], order[1]
-    return first.rank if (first.step, first.at_s) < (second.step, second.at_s) else None
+    places = sorted((b.step, PHASES.index(b.phase) if b.phase in PHASES else 0, b.at_s, b.rank) for b in beats)
+    return places[0][3] if places[0][:3] < places[1][:3] else None
 
 
 def _position(case: Case, culprit: int) -> list[str]:
@@ -115,6 +121,19 @@ def _position(case: Case, culprit: int) -> list[str]:
     elif case.facts.stuck is not None and culprit in case.facts.stuck.last_completed:
         parts.append(f"its last completed collective was {case.facts.stuck.last_completed[culprit]}")
     return parts
+
+
+def _whereabouts(case: Case, culprit: int) -> list[Evidence]:
+    """The culprit's last heartbeat and stack, as evidence."""
+    found = [s for s in case.facts.stacks if s.file == f"stacks-{culprit}.txt"]
+    beat = case.heartbeat(culprit)
+    if beat is not None:
+        latest = max(b.at_s for b in case.facts.heartbeats)
+        text = (
+            f"rank {culprit}: {beat.phase} of step {beat.step}, {latest - beat.at_s:.0f} s before the last sign of life"
+        )
+        found.insert(0, Evidence(file=f"heartbeat-{culprit}.json", line=1, text=text))
+    return found
 
 
 def _near_the_line(case: Case) -> bool:

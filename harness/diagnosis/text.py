@@ -3,9 +3,6 @@
 import json
 import re
 
-MAX_TEXT = 4096
-"""Characters of one line that are looked at around a match; the rest of a monster line is cut."""
-
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\x80-\x9f]")
 
@@ -36,7 +33,7 @@ _NAMED = re.compile(r"\[(?:PG [^\]]*? )?[Rr]ank (\d+)\]|\bon rank (\d+)\b|\b[Rr]
 
 def decode(raw: bytes) -> str:
     """Bytes of one line as text without NULs and terminal codes; bad UTF-8 becomes U+FFFD."""
-    text = raw[: MAX_TEXT * 4].decode("utf-8", "replace").replace("\0", "")
+    text = raw.decode("utf-8", "replace").replace("\0", "")
     if "\x1b" in text:
         text = _ANSI.sub("", text)
     return text.rstrip()

@@ -150,7 +150,7 @@ JUDGES: tuple[Judge, ...] = (
 
 
 SIGNALS: dict[int, tuple[str, Confidence, str]] = {
-    -9: ("host_oom", "medium", "killed with SIGKILL and left no error: usually the kernel's out-of-memory killer"),
+    -9: ("host_oom", "medium", "was killed with SIGKILL and left no error: usually the kernel's out-of-memory killer"),
     -11: ("segfault", "high", "died of a segmentation fault"),
     -7: ("shm_exhausted", "medium", "died of a bus error: usually /dev/shm is full"),
     -6: ("segfault", "medium", "aborted in native code"),

@@ -11,6 +11,8 @@ COMMUNICATION = (
     entry(_W, "collective_wedge", "heartbeat-monitor",
           r"HeartbeatMonitor.*stuck|watchdog (?:got stuck|hang)|[Ww]atchdog thread (?:is|got) stuck"
           r"|[Hh]eartbeat monitor timed out"),
+    entry(_W, "collective_wedge", "gloo-mismatch",
+          r"op\.preamble\.length <= op\.nbytes|Is there a distributed collective mismatch"),
     entry(_W, "collective_wedge", "desync",
           r"Detected mismatch between collectives|[Dd]etected (?:a )?desync|monitored_?[bB]arrier.*(?:timeout|not"
           r"|fail|received errors)"

@@ -1,0 +1,102 @@
+"""The command line on whatever lies around: files, folders, attempts, standard input."""
+
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.diagnosis.cli import NO_INPUT, main
+from tests.diagnosis.replay import CASES
+
+LOG = CASES / "oom-new-torchrun" / "log.txt"
+
+
+def answer(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, object]:
+    assert main([*argv, "--json"]) == 0
+    found: dict[str, object] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_json_has_the_promised_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    found = answer(capsys, str(LOG))
+    assert set(found) == {"outcome", "confidence", "culprit_rank", "evidence", "runner_up", "sentence"}
+    assert (found["outcome"], found["confidence"], found["culprit_rank"]) == ("cuda_oom", "high", 1)
+    assert isinstance(found["evidence"], list)
+    assert set(found["evidence"][0]) == {"file", "line", "text"}
+    lines = LOG.read_text().splitlines()
+    assert "Tried to allocate 2.00 GiB" in lines[found["evidence"][0]["line"] - 1]
+
+
+def test_text_names_outcome_rank_and_place(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(LOG)]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("cuda_oom (high confidence, culprit rank 1)\n")
+    assert "log.txt:7: torch.OutOfMemoryError" in out
+
+
+def test_standard_input_and_the_module_command() -> None:
+    command = [sys.executable, "-m", "harness", "diagnose", "-", "--json"]
+    done = subprocess.run(command, input=gzip.compress(LOG.read_bytes()), capture_output=True, check=True)
+    assert json.loads(done.stdout)["outcome"] == "cuda_oom"
+
+
+def test_exit_code_pod_and_events(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    empty, pod, events = tmp_path / "log", tmp_path / "pod.json", tmp_path / "events.json"
+    empty.write_text("step 1 loss 2.0\n")
+    assert answer(capsys, str(empty), "--exit-code", "139")["outcome"] == "segfault"
+    pod.write_text(json.dumps({"status": {"reason": "NodeShutdown", "phase": "Failed"}}))
+    assert answer(capsys, str(empty), "--exit-code", "137", "--pod", str(pod))["outcome"] == "preemption"
+    events.write_text(
+        json.dumps([{"type": "Warning", "reason": "Evicted", "message": "The node was low on resource: memory."}])
+    )
+    assert answer(capsys, str(empty), "--events", str(events))["outcome"] == "evicted"
+
+
+def test_a_folder_of_rank_logs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for rank in range(3):
+        (tmp_path / f"worker_rank_{rank}.txt").write_text("step 1 loss 2.0\n")
+    (tmp_path / "worker_rank_2.txt").write_text(
+        "Traceback (most recent call last):\n  File \"t\", line 1, in f\nKeyError: 'x'\n"
+    )
+    found = answer(capsys, str(tmp_path))
+    assert (found["outcome"], found["culprit_rank"]) == ("python_exception", 2)
+
+
+def test_a_folder_of_ten_thousand_rank_logs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for rank in range(10_000):
+        (tmp_path / f"rank-{rank}.log").write_text("step 1 loss 2.0\n")
+    (tmp_path / "rank-4321.log").write_text("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n")
+    found = answer(capsys, str(tmp_path))
+    assert (found["outcome"], found["culprit_rank"]) == ("cuda_oom", 4321)
+
+
+@pytest.mark.parametrize("make", [lambda p: p / "absent", lambda p: p / "bad.json"])
+def test_what_cannot_be_read_is_said_in_one_line(
+    make,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,  # type: ignore[no-untyped-def]
+) -> None:
+    bad = tmp_path / "bad.json"
+    bad.write_text("{")
+    argv = [str(make(tmp_path))] if make(tmp_path) != bad else [str(LOG), "--pod", str(bad)]
+    assert main(argv) == NO_INPUT
+    error = capsys.readouterr().err
+    assert error.startswith("diagnose: ")
+    assert error.count("\n") == 1
+
+
+def test_an_empty_folder_is_unknown(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert answer(capsys, str(tmp_path))["outcome"] == "unknown"
+
+
+def test_redact_prints_the_log_without_private_things(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("from /home/jane/x.py on 10.1.2.3\nKeyError: 'x'\n")
+    assert main([str(log), "--redact"]) == 0
+    out = capsys.readouterr().out
+    assert "jane" not in out
+    assert "10.1.2.3" not in out
+    assert out.endswith("KeyError: 'x'\n")
