@@ -7,6 +7,7 @@ whatever the tree does not name, offering the nearest valid name; `encode` is it
 
 import dataclasses
 import difflib
+import functools
 import hashlib
 import json
 import types
@@ -62,7 +63,7 @@ def decode(cls: type[T], value: Any, key: str = "") -> T:
     """Build `cls` from parsed JSON. Raises SpecError naming the dotted key, what was found and what is allowed."""
     if not isinstance(value, dict):
         raise SpecError(f"{key or cls.__name__}: found {_show(value)}, expected a mapping")
-    hints = typing.get_type_hints(cls)
+    hints = _hints(cls)  # type: ignore[arg-type]  # a class is hashable
     fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
     for name in value:
         if name not in fields:
@@ -77,6 +78,11 @@ def decode(cls: type[T], value: Any, key: str = "") -> T:
         return cls(**arguments)
     except SpecError as error:
         raise SpecError(f"{key}.{error}" if key else str(error)) from None
+
+
+@functools.cache
+def _hints(cls: Any) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
 
 
 def canonical(value: Any) -> str:
@@ -121,7 +127,10 @@ def _convert(hint: Any, value: Any, key: str) -> Any:
     if origin in (tuple, list):
         if not isinstance(value, list | tuple):
             raise SpecError(f"{key}: found {_show(value)}, expected a list")
-        items = [_convert(arguments[0], v, f"{key}[{i}]") for i, v in enumerate(value)]
+        if arguments[0] in (float, int, str) and all(type(v) is arguments[0] for v in value):
+            items = list(value)  # a thousand step times need no thousand keys
+        else:
+            items = [_convert(arguments[0], v, f"{key}[{i}]") for i, v in enumerate(value)]
         return tuple(items) if origin is tuple else items
     if origin is dict or hint is dict:
         if not isinstance(value, dict):

@@ -21,7 +21,8 @@ A100, L4 = "a100-40gb-x4", "l4-x4"
 
 @pytest.fixture(scope="module")
 def context() -> dict[str, Any]:
-    return build(load_matrix("published", ROOT), SHIPPED)
+    matrix = load_matrix("published", ROOT)
+    return build(matrix, SHIPPED)
 
 
 def finding(context: dict[str, Any], kind: str, **numbers: Any) -> Any:

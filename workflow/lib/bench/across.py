@@ -37,7 +37,7 @@ def nccl_growth(results: Results) -> Iterable[Finding]:
         rows = {}
         for config in results.configs():
             cells = [results.get(platform, config, arm) for platform in results.platforms]
-            shares = [(c.key[0], s.median) for c in cells if c is not None and (s := c.summary(nccl_share))]
+            shares = [(c.key[0], share) for c in cells if c is not None and (share := c.median(nccl_share)) is not None]
             if len(shares) > 1:
                 rows[config] = shares
         if rows:

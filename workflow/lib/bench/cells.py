@@ -1,5 +1,6 @@
 """Cells: what the runs of one square of the table say together."""
 
+import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -121,6 +122,11 @@ class CellResult:
     def summary(self, value: Value) -> Summary | None:
         """A number over the runs that count."""
         return summarize(value(run.newest.record) for run in self.finished if run.newest)
+
+    def median(self, value: Value) -> float | None:
+        """The middle of the runs that count, where no interval is asked for."""
+        found = [v for run in self.finished if run.newest and (v := value(run.newest.record)) is not None]
+        return statistics.median(found) if found else None
 
     def by_repeat(self, value: Value) -> dict[int, float]:
         """Repeat -> number, for paired comparisons."""

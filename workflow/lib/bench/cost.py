@@ -16,8 +16,7 @@ def usd_per_million_tokens(price: Price | None, speed_tokens_per_s: float | None
 
 def cell_cost(result: CellResult, price: Price | None) -> float | None:
     """US dollars per million tokens of a cell."""
-    speed = result.summary(tokens_per_s)
-    return usd_per_million_tokens(price, speed.median if speed else None)
+    return usd_per_million_tokens(price, result.median(tokens_per_s))
 
 
 def platform_hours(results: list[CellResult]) -> float:

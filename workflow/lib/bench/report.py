@@ -14,7 +14,7 @@ from bench.frontier import frontier_rows
 from bench.matrix import Matrix
 from bench.render import render
 from bench.results import Results
-from bench.runs import MISSING, load_runs, readable
+from bench.runs import MISSING, Loaded, load_runs, readable
 from bench.sections import death_rows, platform_sections, provenance, summary_rows, time_rows
 from bench.tables import write_tables
 from bench.trials import trial_rows
@@ -37,9 +37,9 @@ HEADINGS = {
 }
 
 
-def build(matrix: Matrix, results_folder: Path) -> dict[str, Any]:
-    """Everything the templates show, computed."""
-    loaded = load_runs(matrix, results_folder)
+def build(matrix: Matrix, results_folder: Path, loaded: Loaded | None = None) -> dict[str, Any]:
+    """Everything the templates show, computed; `loaded` spares reading the records again."""
+    loaded = load_runs(matrix, results_folder) if loaded is None else loaded
     cells = collect(loaded)
     results = Results(cells, matrix.study.platforms, matrix.study.arms)
     needs = memory_needs(cells.values())
@@ -74,8 +74,9 @@ def build(matrix: Matrix, results_folder: Path) -> dict[str, Any]:
 
 def write_report(matrix: Matrix, results_folder: Path) -> Path:
     """Write the report, its figures and the tables it links to; give back the Markdown's path."""
-    write_tables(matrix, results_folder)
-    context = build(matrix, results_folder)
+    loaded = load_runs(matrix, results_folder)
+    write_tables(matrix, results_folder, loaded)
+    context = build(matrix, results_folder, loaded)
     figures = draw(context)
     for name, svg in figures.items():
         write_text(results_folder / "figures" / f"{name}.svg", svg)

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from bench.cells import CellResult, tokens_per_s
-from bench.stats import Ratio, Summary, noise_floor, paired_ratio
+from bench.stats import Ratio, noise_floor, paired_ratio
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,5 +42,4 @@ class Results:
 
 def speed(cell: CellResult) -> float:
     """Median tokens per second of a cell with numbers."""
-    summary: Summary | None = cell.summary(tokens_per_s)
-    return summary.median if summary else 0.0
+    return cell.median(tokens_per_s) or 0.0

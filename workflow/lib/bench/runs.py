@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.matrix import Cell, Matrix
+from bench.matrix import Cell, Matrix, at
 from bench.parity import Parity, compare, references, same_training
 from bench.store import attempts, run_folder
 from harness.contract.codec import decode
@@ -63,7 +63,11 @@ class Run:
         return sum(len(e.record.tries) for e in self.ended)
 
 
-def load_runs(matrix: Matrix, results: Path) -> list[tuple[Cell, list[Run]]]:
+Loaded = list[tuple[Cell, list[Run]]]
+"""Every cell of a study with its runs."""
+
+
+def load_runs(matrix: Matrix, results: Path) -> Loaded:
     """Every cell of the study with its runs. Unreadable records are kept as problems, never skipped."""
     diagnoses = read_diagnoses(results / "diagnoses.json")
     by_cell: dict[tuple[str, str, str], list[Run]] = {}
@@ -87,7 +91,7 @@ def _load_run(spec: RunSpec, results: Path, diagnoses: dict[str, Diagnosis]) -> 
             problem = str(error).replace(str(attempt.record), f"{path}/record.json")
             continue
         problem = None
-        if record.spec.run_hash() != spec.run_hash():
+        if record.spec != at(spec, attempt=record.spec.identity.attempt):
             problem = f"{path}/record.json: holds the record of another run; move it away and run again"
         ended.append(Ended(path=path, record=record, diagnosis=diagnoses.get(path, record.diagnosis)))
     return Run(spec=spec, ended=tuple(ended), problem=problem)

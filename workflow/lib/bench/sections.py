@@ -33,8 +33,8 @@ def _scaled(summary: Summary | None, factor: float = 1.0) -> dict[str, float] | 
 
 
 def _median(result: CellResult, value: Value, factor: float = 1.0) -> float | None:
-    summary = result.summary(value)
-    return None if summary is None else summary.median * factor
+    median = result.median(value)
+    return None if median is None else median * factor
 
 
 def cell_row(result: CellResult, entry: PlatformEntry) -> dict[str, Any]:

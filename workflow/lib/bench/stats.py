@@ -1,5 +1,6 @@
 """Statistics over runs. The run is the unit: steps of one run are autocorrelated and never pooled."""
 
+import functools
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,7 +9,7 @@ from dataclasses import dataclass
 BOOTSTRAP_RUNS = 5
 """From this many runs on a percentile bootstrap interval means something; below it the range is honest."""
 CONFIDENCE = 0.95
-RESAMPLES = 9999
+RESAMPLES = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,11 @@ def bootstrap(values: Sequence[float]) -> tuple[float, float]:
     """95 % percentile bootstrap interval of the median, seeded: the same records give the same report."""
     if min(values) == max(values):
         return values[0], values[0]
+    return _bootstrap(tuple(values))
+
+
+@functools.lru_cache(maxsize=4096)
+def _bootstrap(values: tuple[float, ...]) -> tuple[float, float]:
     import numpy as np
     from scipy.stats import bootstrap as scipy_bootstrap
 

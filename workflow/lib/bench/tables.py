@@ -8,7 +8,7 @@ from typing import Any
 from bench import cells as c
 from bench.cells import CellResult
 from bench.matrix import Matrix
-from bench.runs import Run, load_runs
+from bench.runs import Loaded, Run, load_runs
 from harness.contract.record import Record
 
 NUMBERS: dict[str, Callable[[Record], float | None]] = {
@@ -40,7 +40,7 @@ def run_row(run: Run) -> dict[str, Any]:
         "parity_difference": run.parity.difference if run.parity else None,
     }
     row |= {name: read(newest.record) if counts and newest else None for name, read in NUMBERS.items()}
-    return row | {"run_hash": run.spec.run_hash(), "folder": newest.path if newest else None}
+    return row | {"folder": newest.path if newest else None}
 
 
 def cell_row(result: CellResult) -> dict[str, Any]:
@@ -65,14 +65,13 @@ def cell_row(result: CellResult) -> dict[str, Any]:
         s = result.summary(NUMBERS[name])
         row |= {name: s and s.median, f"{name}_low": s and s.low, f"{name}_high": s and s.high}
     for name in ("reserved_bytes", "nccl_share", "state_bytes_per_parameter", "last_loss", "mfu"):
-        s = result.summary(NUMBERS[name])
-        row[name] = s and s.median
+        row[name] = result.median(NUMBERS[name])
     return row
 
 
-def write_tables(matrix: Matrix, results: Path) -> None:
-    """Write runs.csv and cells.csv from the records that exist."""
-    loaded = load_runs(matrix, results)
+def write_tables(matrix: Matrix, results: Path, loaded: Loaded | None = None) -> None:
+    """Write runs.csv and cells.csv from the records that exist; `loaded` spares reading them again."""
+    loaded = load_runs(matrix, results) if loaded is None else loaded
     runs = [run_row(run) for _, cell_runs in loaded for run in cell_runs]
     write_csv(runs, results / "runs.csv")
     write_csv([cell_row(result) for result in c.collect(loaded).values()], results / "cells.csv")
