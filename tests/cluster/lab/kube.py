@@ -16,6 +16,7 @@ class Kube:
         api = client.ApiClient(configuration)
         self.namespace = namespace
         self.core, self.batch = client.CoreV1Api(api), client.BatchV1Api(api)
+        self._any = client.CustomObjectsApi(api)
 
     def jobs(self) -> list[dict[str, Any]]:
         """All Jobs of the namespace."""
@@ -28,6 +29,13 @@ class Kube:
     def running(self) -> list[dict[str, Any]]:
         """Pods that run."""
         return [p for p in self.pods() if p["status"].get("phase") == "Running"]
+
+    def create(self, job: dict[str, Any], *, dry_run: bool = False) -> None:
+        """Create a Job as it is, every field of it judged by the API server."""
+        options = {"dry_run": "All"} if dry_run else {}
+        self._any.create_namespaced_custom_object(
+            "batch", "v1", self.namespace, "jobs", job, field_validation="Strict", **options
+        )
 
     def make_namespace(self) -> None:
         """Create the namespace."""
