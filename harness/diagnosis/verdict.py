@@ -163,6 +163,15 @@ SIGNALS: dict[int, tuple[str, Confidence, str]] = {
 }
 
 
+EVERYBODYS = frozenset({"config_error", "import_error", "numerics", "jit_build", "hub_download", "driver_mismatch"})
+"""Outcomes that strike all ranks alike: then none of them is the culprit."""
+
+
+def _everybody(case: Case, hit: Hit) -> bool:
+    alike = {h.rank for h in case.findings.hits if h.signature is hit.signature}
+    return len(case.findings.ranks) > 1 and alike >= case.findings.ranks
+
+
 def from_exit(end: Exit) -> Diagnosis | None:
     """What an exit code or a signal means when nothing else speaks; None when it means nothing."""
     if end.code not in SIGNALS:
@@ -185,7 +194,9 @@ def from_hit(case: Case, hit: Hit) -> Diagnosis:
         rank = rank if rank is not None or not shortage.gpu else shortage.gpu
     elif outcome == "python_exception":
         extra = hit.text
-    if rank is None and hit.signature.tier is Tier.CAUSE and outcome not in STOPS and outcome != "launcher_args":
+    if outcome in EVERYBODYS and _everybody(case, hit):
+        rank = None
+    elif rank is None and hit.signature.tier is Tier.CAUSE and outcome not in STOPS and outcome != "launcher_args":
         rank = next((e.rank for e in case.own_failures if e.rank is not None), None)
     confidence: Confidence = "low" if hit.soft else hit.signature.confidence
     sentence = OUTCOMES[outcome].sentence

@@ -60,7 +60,8 @@ def test_verdict(document: Any, outcome: str) -> None:
 
 
 @pytest.mark.parametrize("document", [
-    None, [], {}, {"items": None}, {"status": None}, {"status": {"conditions": [3], "containerStatuses": [None]}}, "text",
+    None, [], {}, {"items": None}, {"status": None}, "text",
+    {"status": {"conditions": [3], "containerStatuses": [None]}},
     pod(conditions=[target("PreemptionByScheduler", status="False")]),
     pod(terminated={"exitCode": 1, "reason": "Error"}),
     pod(running={"startedAt": "now"}),
