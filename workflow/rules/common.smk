@@ -9,6 +9,7 @@ ROOT = Path(workflow.basedir)
 LIBRARIES = [str(ROOT), str(ROOT / "workflow/lib")]
 sys.path[:0] = LIBRARIES
 
+from bench.frontier import frontier_targets
 from bench.matrix import load_matrix
 from bench.workflow import Plan, export_path, parse_config
 from harness.contract.errors import SpecError
@@ -23,6 +24,7 @@ except SpecError as error:
 RESULTS = f"{OPTIONS.results}/{MATRIX.study.name}"
 PLAN = Plan.of(MATRIX, Path(RESULTS), OPTIONS.rerun)
 RECORDS = [f"{RESULTS}/{path}/record.json" for path in PLAN.specs]
+FRONTIERS = frontier_targets(MATRIX)
 STUDY = {"path": str(MATRIX.path), "root": str(ROOT), "results": RESULTS}
 
 
@@ -48,6 +50,23 @@ def priority_of(wildcards):
 
 def gpus_of(wildcards):
     return PLAN.gpus(attempt_of(wildcards))
+
+
+def frontier_of(wildcards):
+    place = "frontier/{w.platform}/{w.config}/{w.arm}/{w.over}".format(w=wildcards)
+    return FRONTIERS[place]
+
+
+def frontier_spec_of(wildcards):
+    return frontier_of(wildcards).spec.to_json()
+
+
+def frontier_options_of(wildcards):
+    return frontier_of(wildcards).options
+
+
+def frontier_gpus_of(wildcards):
+    return frontier_of(wildcards).gpus
 
 
 def announce(report):

@@ -1,13 +1,4 @@
 # The fit frontier: the largest micro-batch or longest sequence of each cell that fits. Not part of `all`.
-from bench.frontier import frontier_targets
-
-FRONTIERS = frontier_targets(MATRIX)
-
-
-def frontier_of(wildcards):
-    return FRONTIERS[
-        "frontier/{w.platform}/{w.config}/{w.arm}/{w.over}".format(w=wildcards)
-    ]
 
 
 rule climb:
@@ -20,11 +11,11 @@ rule climb:
     conda:
         "../envs/bench.yaml"
     resources:
-        gpu=lambda wildcards: frontier_of(wildcards).gpus,
+        gpu=frontier_gpus_of,
         bench_slot=1,
     params:
-        spec=lambda wildcards: frontier_of(wildcards).spec.to_json(),
-        options=lambda wildcards: frontier_of(wildcards).options,
+        spec=frontier_spec_of,
+        options=frontier_options_of,
     script:
         "../scripts/frontier.py"
 
