@@ -103,12 +103,12 @@ class Trial:
             self._memory = self._gauge.close_window()
 
     def collect(self) -> None:
-        """Two more steps, outside the window: one finds the phase of the peak, one the state that is kept."""
+        """Steps outside the window: on CUDA one finds the phase of the peak, then one takes inventory of the state."""
         self._heartbeat.beat(self.loop.next_step, "collect")
         self.loop.tokens.prepare(self.loop.next_step, 2)
-        peaks = PhasePeaks(self._context.device)
-        self.loop.step(at_phase=peaks.enter)
-        if self._memory is not None:
+        if self._context.device.type == "cuda" and self._memory is not None:
+            peaks = PhasePeaks(self._context.device)
+            self.loop.step(at_phase=peaks.enter)
             self._memory = dataclasses.replace(self._memory, peak_phase=peaks.largest())
         self.loop.step(self._take_inventory)
 
