@@ -51,7 +51,7 @@ class Bucket:
                 self._bucket, prefix=f"{self._prefix}{study}/",
                 fields="items(name,generation),nextPageToken", timeout=TIMEOUT_S, retry=RETRY,
                 # Filters on the server what the stem below filters again for servers that ignore it.
-                match_glob=f"{self._prefix}{study}/**/{{{','.join(names)}}}",
+                match_glob=f"**/{{{','.join(names)}}}",
             )  # fmt: skip
             for blob in pages:
                 if blob.name.rpartition("/")[2] in names:

@@ -73,10 +73,10 @@ class Cluster:
         return items
 
     def node(self, name: str) -> dict[str, Any] | None:
-        """A node; None when it is gone. Raises Unavailable, Refused."""
+        """A node; None when it is gone or not ours to read (nodes belong to no namespace). Raises Unavailable."""
         try:
             return self._ask("read node", self._core.read_node, name)
-        except _NotFound:
+        except Refused:
             return None
 
     def log(self, pod: str, tail_lines: int) -> str | None:
@@ -86,7 +86,7 @@ class Cluster:
                 "read log", self._core.read_namespaced_pod_log, pod, self.namespace,
                 container="harness", tail_lines=tail_lines,
             )  # fmt: skip
-        except (_NotFound, Refused):  # a container that never started answers 400
+        except Refused:  # gone, or a container that never started (400)
             return None
 
     def _ask(self, what: str, call: Callable[..., Any], *arguments: Any, **options: Any) -> dict[str, Any]:

@@ -33,7 +33,6 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
 
     def __post_init__(self) -> None:
         self.settings: ExecutorSettings = self.workflow.executor_settings
-        check_settings(self.settings)
         self._fleet: Fleet | None = None
         self._stopped = threading.Event()
         self._infos: dict[str, SubmittedJobInfo] = {}
@@ -41,6 +40,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
 
     def run_jobs(self, jobs: list[Any]) -> None:
         """Submit, adopt or collect a batch: two LISTs in all, then one create for each missing Job."""
+        check_settings(self.settings)  # not sooner: the report's local rules need none of them
         # Snakemake's own SIGTERM handler waits for every job to end, which here can be days.
         for name in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(name, signal.default_int_handler)
