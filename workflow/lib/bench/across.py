@@ -21,8 +21,7 @@ def stage_order(results: Results) -> Iterable[Finding]:
             elif ratio.value > 1:
                 parts.append(f"on {platform} zero-3 is {ratio.change * 100:.0f}% ahead of zero-2{uncertainty(ratio)}")
             else:
-                ahead = 1 / ratio.value
-                parts.append(f"on {platform} zero-2 is {ahead:.2f}x as fast as zero-3{uncertainty(ratio)}")
+                parts.append(f"on {platform} zero-2 is {times(ratio.inverse)} as fast as zero-3")
         if parts:
             flips = len({value > 1 for value in ratios.values()}) > 1
             verdict = "the order of zero-2 and zero-3 turns with the platform" if flips else "zero-3 against zero-2"

@@ -42,6 +42,11 @@ class Ratio:
     """The difference is inside the noise floor or the interval holds 1."""
 
     @property
+    def inverse(self) -> "Ratio":
+        """The second cell over the first."""
+        return Ratio(1 / self.value, 1 / self.high, 1 / self.low, self.n, self.tie)
+
+    @property
     def change(self) -> float:
         """Ratio minus 1."""
         return self.value - 1.0
