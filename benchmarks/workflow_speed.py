@@ -57,7 +57,8 @@ def record(spec: RunSpec, index: int) -> Record:
     )  # fmt: skip
     measured = Measured(
         step_time_s=step_s, step_times_s=[step_s + 1e-4 * i for i in range(steps)],
-        tokens_per_step=spec.tokens_per_step, tokens_per_s=spec.tokens_per_step / step_s, loss=[8.0 - 0.01 * i for i in range(steps)],
+        tokens_per_step=spec.tokens_per_step,
+        tokens_per_s=spec.tokens_per_step / step_s, loss=[8.0 - 0.01 * i for i in range(steps)],
         grad_norm=[1.0] * steps, memory=memory, memory_by_rank=[memory] * spec.platform.world_size, state=state,
     )  # fmt: skip
     tried = Try(

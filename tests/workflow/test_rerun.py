@@ -1,0 +1,106 @@
+"""What a call would launch, asked of the real Snakemake: nothing twice, nothing forgotten."""
+
+from tests.workflow.conftest import STUDY, Checkout
+
+
+def test_a_fresh_study_launches_every_run_and_a_finished_one_none(checkout: Checkout) -> None:
+    assert checkout.preview() == sorted(run.path() for run in checkout.matrix.runs)
+    checkout.finish_all()
+    assert checkout.preview() == []
+
+
+def test_deleting_one_record_launches_one_run(checkout: Checkout) -> None:
+    checkout.finish_all()
+    gone = checkout.matrix.runs[2]
+    (checkout.results / gone.path() / "record.json").unlink()
+    assert checkout.preview() == [gone.path()]
+
+
+def test_editing_one_config_launches_exactly_its_runs(checkout: Checkout) -> None:
+    checkout.finish_all()
+    checkout.write_study(
+        (STUDY % {"repeats": 2}).replace("override: {data: {micro_batch: 1}}", "override: {data: {micro_batch: 2}}")
+    )
+    launched = checkout.preview()
+    assert len(launched) == 2
+    assert {path.split("/")[1] for path in launched} == {"mine"}
+
+
+def test_one_repeat_more_launches_one_block(checkout: Checkout) -> None:
+    checkout.finish_all()
+    checkout.write_study(STUDY % {"repeats": 3})
+    assert {path.split("/")[3][:2] for path in checkout.preview()} == {"r3"}
+
+
+def test_editing_code_launches_none(checkout: Checkout) -> None:
+    checkout.finish_all()
+    for name in (
+        "workflow/scripts/run.py",
+        "workflow/rules/run.smk",
+        "harness/worker.py",
+        "workflow/lib/bench/cells.py",
+    ):
+        path = checkout.folder / name
+        path.write_text(path.read_text() + "\n# edited\n")
+    assert checkout.preview() == []
+
+
+def test_rerun_previews_the_next_attempt_of_the_selected_runs(checkout: Checkout) -> None:
+    runs = checkout.matrix.runs
+    for run, outcome in zip(runs, ("ok", "host_oom", "deadline", "ok"), strict=True):
+        checkout.finish(run, outcome=outcome)
+    oom, late = (run.path().replace("/a1", "/a2") for run in runs[1:3])
+    assert checkout.preview(config=("rerun=failed",)) == sorted([oom, late])
+    assert checkout.preview(config=("rerun=host_oom",)) == [oom]
+    assert checkout.preview(config=("rerun=[host_oom,deadline]",)) == sorted([oom, late])
+    assert checkout.preview(config=("rerun=all",)) == sorted(run.path().replace("/a1", "/a2") for run in runs)
+    assert checkout.preview() == []
+
+
+def test_report_and_aggregate_never_launch_a_run(checkout: Checkout) -> None:
+    assert checkout.preview("report") == []
+    assert checkout.preview("aggregate") == []
+    checkout.finish(checkout.matrix.runs[0], tokens_per_s=4321.0)
+    text = checkout.run("report")
+    assert "Report: results/small/report.md" in text
+    report = (checkout.results / "report.md").read_text()
+    assert "4321" in report
+    assert "3 of 4 runs are still missing" in report
+    assert not list(checkout.results.rglob("try-*"))
+
+
+def test_report_is_rebuilt_from_records_each_time_it_is_asked_for(checkout: Checkout) -> None:
+    checkout.finish_all()
+    checkout.run("report")
+    checkout.finish(checkout.matrix.runs[0], tokens_per_s=9876.0)
+    checkout.run("report")
+    assert "9876" in (checkout.results / "runs.csv").read_text()
+
+
+def test_a_bad_study_is_refused_in_two_lines_without_a_traceback(checkout: Checkout) -> None:
+    checkout.write_study("platforms: [cpu-x2]\nrepeates: 2\n")
+    text = checkout.run("-n", ok=False)
+    assert "config/small.yaml: repeates: unknown key" in text
+    assert "did you mean 'repeats'?" in text
+    assert "Traceback" not in text
+
+
+def test_bad_options_are_refused_in_words(checkout: Checkout) -> None:
+    assert "did you mean 'failed'?" in checkout.run("-n", config=("rerun=faild",), ok=False)
+    assert "did you mean 'rerun'?" in checkout.run("-n", config=("rerum=failed",), ok=False)
+    text = checkout.run("-n", config=("study=smal",), ok=False)
+    assert "study 'smal': not found" in text
+    assert "did you mean 'small'?" in text
+
+
+def test_plan_writes_the_missing_runs(checkout: Checkout) -> None:
+    checkout.finish(checkout.matrix.runs[0])
+    assert "3 missing runs: results/small/plan.json" in checkout.run("plan")
+
+
+def test_a_lock_and_an_incomplete_marker_of_a_killed_client_are_in_nobodys_way(checkout: Checkout) -> None:
+    checkout.finish_all()
+    locks = checkout.folder / ".snakemake" / "locks"
+    locks.mkdir(parents=True)
+    (locks / "0.output.lock").write_text("results/small/report.md\n")
+    assert checkout.preview() == []
