@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import accumulate
 from typing import IO, cast
 
+from harness.diagnosis.prefix import strip_common
 from harness.diagnosis.unwrap import unwrap
 
 BLOCK_BYTES = 1 << 20
@@ -32,6 +33,7 @@ class Block:
         if max(map(len, self.lines)) > LONGEST_LINE_BYTES:
             self._cut()
         if whole:
+            self.lines = strip_common(self.lines)
             numbers, lines = unwrap(range(first, first + len(self.lines)), self.lines)
             if len(lines) != len(self.lines):
                 known = self._all_numbers()

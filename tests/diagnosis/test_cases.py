@@ -2,7 +2,7 @@
 
 import gzip
 import io
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
@@ -12,7 +12,9 @@ from tests.diagnosis.replay import Stored, complaints, replay, stored_cases
 
 CASES = stored_cases()
 SINGLE = [
-    c for c in CASES if (c.folder / "log.txt").is_file() and not c.facts and not c.name.startswith(("shape-", "k8s"))
+    c
+    for c in CASES
+    if (c.folder / "log.txt").is_file() and not c.facts and not c.name.startswith(("shape-", "k8s", "unknown-binary"))
 ]
 
 
@@ -45,9 +47,32 @@ def wide(log: bytes) -> bytes:
     return log.decode("utf-8", "replace").encode("utf-16")
 
 
-@pytest.mark.parametrize("mangle", [stamped, composed, windows, coloured, wide, gzip.compress])
+def syslogged(log: bytes) -> bytes:
+    return b"".join(
+        b"Mar  2 10:11:%02d node-a python[123]: %s\n" % (i % 60, line) for i, line in enumerate(log.splitlines())
+    )
+
+
+def numbered(log: bytes) -> bytes:
+    return b"".join(b"%6d\t%s\n" % (i, line) for i, line in enumerate(log.splitlines(), 1))
+
+
+def quoted(log: bytes) -> bytes:
+    return b"".join(b"> " + line + b"\n" for line in log.splitlines())
+
+
+def wrapped(log: bytes) -> bytes:
+    return b"".join(
+        b"\n".join(line[i : i + 80] for i in range(0, max(1, len(line)), 80)) + b"\n" for line in log.split(b"\n")
+    )
+
+
+MANGLES = [stamped, composed, windows, coloured, wide, gzip.compress, syslogged, numbered, quoted, wrapped]
+
+
+@pytest.mark.parametrize("mangle", MANGLES)
 @pytest.mark.parametrize("case", SINGLE, ids=lambda c: c.name)
-def test_mangled_case(case: Stored, mangle, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_mangled_case(case: Stored, mangle: Callable[[bytes], bytes]) -> None:
     scanner = Scanner()
     scanner.scan(io.BytesIO(mangle((case.folder / "log.txt").read_bytes())), "log.txt")
     assert complaints(case, diagnose(scanner.findings, Facts())) == []
