@@ -85,7 +85,8 @@ class ZeroEngine:
             config=self._config,
         )
         _refuse_hidden_synchronization(self._engine)
-        if settings.stage == 0:
+        # The `defaults` arm runs each engine as shipped, this included.
+        if settings.stage == 0 and spec.identity.arm != "defaults":
             _undo_setup_step(self._engine.optimizer, self._optimizer)
         if settings.deepcompile:
             self._engine.compile()

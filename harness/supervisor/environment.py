@@ -21,6 +21,8 @@ PREFIXES = (
     "NVIDIA_", "GLOO_", "DS_", "DEEPSPEED_", "HF_", "TRANSFORMERS_", "TOKENIZERS_", "TRITON_", "MALLOC_", "LD_PRELOAD",
     "FI_", "UCX_", "OMPI_MCA_",
 )  # fmt: skip
+NOISE = ("NVIDIA_REQUIRE_",)
+"""Long lists that a base image carries and no program here reads."""
 SECRET_NAME = re.compile(
     r"TOKEN(?!IZERS)|SECRET|PASSW|CREDENTIAL|AUTH|COOKIE|(^|_)(API_?)?KEYS?($|_)|(^|_)PAT($|_)", re.I
 )
@@ -46,7 +48,7 @@ def public_variables(variables: Mapping[str, str]) -> dict[str, str]:
     """The variables on the allow-list; secrets are dropped by name and by value, paths are blanked."""
     public = {}
     for name in sorted(variables):
-        if name.startswith(PREFIXES) and not SECRET_NAME.search(name):
+        if name.startswith(PREFIXES) and not name.startswith(NOISE) and not SECRET_NAME.search(name):
             value = variables[name]
             public[name] = REMOVED if SECRET_VALUE.search(value) else PATH.sub("<path>", value)
     return public

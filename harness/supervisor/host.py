@@ -4,6 +4,8 @@ import math
 import os
 import platform
 import re
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +42,15 @@ def cpu_model() -> str | None:
 def gpu_driver() -> str | None:
     """Version of the NVIDIA kernel driver; None without one."""
     found = re.search(r"Kernel Module\D*(\d+\.[\d.]+)", _read(Path("/proc/driver/nvidia/version")))
-    return found.group(1) if found else None
+    if found or shutil.which("nvidia-smi") is None:
+        return found.group(1) if found else None
+    # A microVM hands the device through without the module's file.
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "--id=0"]
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip() or None
 
 
 def host_facts() -> dict[str, Any]:

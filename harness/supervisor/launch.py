@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import shutil
 import socket
 import sys
@@ -119,7 +120,7 @@ def rank_environment(spec: RunSpec, folder: Path, remedy: dict[str, str]) -> dic
     environment = dict(os.environ)
     path = [str(SOURCE_ROOT), environment.get("PYTHONPATH", "")]
     cores = min(usable_cores(), spec.platform.cpus or usable_cores())
-    environment |= {
+    environment |= plain_architectures() | {
         "PYTHONPATH": os.pathsep.join(p for p in path if p),
         "PYTHONUNBUFFERED": "1",
         "PYTHONFAULTHANDLER": "1",
@@ -133,6 +134,12 @@ def rank_environment(spec: RunSpec, folder: Path, remedy: dict[str, str]) -> dic
         **({"DS_ACCELERATOR": "cpu"} if spec.platform.device == "cpu" else flight_recorder(folder)),
     }
     return environment | spec.environment | remedy
+
+
+def plain_architectures() -> dict[str, str]:
+    """TORCH_CUDA_ARCH_LIST without suffixes: DeepSpeed 0.19 cannot parse `9.0a` and fails every CUDA build on it."""
+    given = os.environ.get("TORCH_CUDA_ARCH_LIST")
+    return {"TORCH_CUDA_ARCH_LIST": re.sub(r"(?<=\d)[af](?=[;\s+]|$)", "", given)} if given else {}
 
 
 def flight_recorder(folder: Path) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""`python -m harness setup`: compile DeepSpeed's CPU operators once, so that no run has to.
+"""`python -m harness setup`: compile DeepSpeed's operators once, so that no run has to.
 
 DeepSpeed compiles them on first use, into TORCH_EXTENSIONS_DIR. The ranks get the same folder from
 `launch.extensions_folder`, by default inside the environment, which stays self-contained.
@@ -19,18 +19,23 @@ from harness.contract import exitcodes
 from harness.supervisor.environment import installed_versions
 from harness.supervisor.folder import write_atomically
 from harness.supervisor.host import usable_cores
-from harness.supervisor.launch import extensions_folder, path_with_environment
+from harness.supervisor.launch import extensions_folder, path_with_environment, plain_architectures
 
 STAMP = "built.json"
 OPERATORS = {
     "CPUAdamBuilder": "cpu_adam",
     "ShareMemCommBuilder": "deepspeed_shm_comm",
+    "FusedAdamBuilder": "fused_adam",
 }
-"""Builder -> folder of its build: the optimizer of offloaded configs, and what gloo ranks on one host share."""
+"""Builder -> folder of its build: the optimizer of offloaded configs, what gloo ranks on one host share, and the
+optimizer that ZeRO ships with on a GPU."""
 BUILD = """
 import sys
 from deepspeed.accelerator import get_accelerator
+unused = "ShareMemCommBuilder" if get_accelerator().device_name() == "cuda" else "FusedAdamBuilder"
 for name in sys.argv[1:]:
+    if name == unused:
+        continue
     builder = get_accelerator().create_op_builder(name)
     if builder is not None and hasattr(builder, "sources"):
         builder.load(verbose=True)
@@ -62,11 +67,15 @@ def _build(root: Path, verbose: bool) -> int:
         # Built for another torch, or left half done with its lock by a build that was killed.
         shutil.rmtree(root / folder, ignore_errors=True)
     started_s, log = time.monotonic(), root / "build.log"
-    environment = os.environ | {
-        "TORCH_EXTENSIONS_DIR": str(root),
-        "PATH": path_with_environment(),
-        "MAX_JOBS": str(usable_cores()),
-    }
+    environment = (
+        os.environ
+        | plain_architectures()
+        | {
+            "TORCH_EXTENSIONS_DIR": str(root),
+            "PATH": path_with_environment(),
+            "MAX_JOBS": str(usable_cores()),
+        }
+    )
     command = [sys.executable, "-c", BUILD, *OPERATORS]
     print(f"compiling DeepSpeed's operators into {root}", flush=True)
     with open(log, "wb") as output:

@@ -24,6 +24,7 @@ SECRETS = {
 
 def test_variables_that_change_behaviour_are_kept_and_others_are_not() -> None:
     kept = {"OMP_NUM_THREADS": "4", "NCCL_P2P_DISABLE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    assert public_variables({"NVIDIA_REQUIRE_CUDA": "cuda>=13.0 brand=tesla"}) == {}
     assert public_variables(kept | {"USER": "somebody", "HOSTNAME": "box", "HOME": "/home/somebody"}) == kept
 
 

@@ -144,3 +144,16 @@ def test_locks_of_a_killed_build_are_removed_and_older_ones_stay(
     launch.drop_build_locks(since_s=200)
     assert (tmp_path / "old" / "lock").exists()
     assert not (tmp_path / "new" / "lock").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "plain"),
+    [("9.0a", "9.0"), ("8.0;9.0a;10.0f", "8.0;9.0;10.0"), ("8.9+PTX", "8.9+PTX"), ("Hopper", "Hopper")],
+)
+def test_deepspeed_is_given_architectures_that_it_can_parse(
+    monkeypatch: pytest.MonkeyPatch, given: str, plain: str
+) -> None:
+    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", given)
+    assert launch.plain_architectures() == {"TORCH_CUDA_ARCH_LIST": plain}
+    monkeypatch.delenv("TORCH_CUDA_ARCH_LIST")
+    assert launch.plain_architectures() == {}
