@@ -1,4 +1,4 @@
-"""The command line: run, batch, frontier, setup, diagnose. Each imports what it needs, so that all start fast."""
+"""The command line: run, batch, frontier, setup, share, diagnose. Each imports only what it needs."""
 
 import argparse
 import sys
@@ -44,6 +44,13 @@ def parser() -> argparse.ArgumentParser:
         description="Compile them into TORCH_EXTENSIONS_DIR, by default a folder of this Python environment.",
     )
     setup.add_argument("-v", "--verbose", action="store_true", help="show the compiler's output")
+
+    share = commands.add_parser(
+        "share",
+        help="make records fit to be published",
+        description="Redact hosts, users, paths and tokens in the logs of every record below FOLDER, in place.",
+    )
+    share.add_argument("folder", type=Path, metavar="FOLDER", help="a study's results, for example results/quick")
 
     commands.add_parser("diagnose", add_help=False, help="say from logs who died first, and why")
     return top
@@ -94,6 +101,19 @@ def _frontier(options: argparse.Namespace) -> int:
     )
 
 
+def _share(folder: Path) -> int:
+    from harness.contract import exitcodes
+    from harness.contract.errors import HarnessError
+    from harness.supervisor.share import share
+
+    try:
+        print(f"{share(folder)} records redacted below {folder}")
+    except HarnessError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return exitcodes.CONFIG
+    return 0
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse and dispatch; returns the exit status."""
     given = list(sys.argv[1:] if arguments is None else arguments)
@@ -108,6 +128,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return setup(options.verbose)
     if options.command == "frontier":
         return _frontier(options)
+    if options.command == "share":
+        return _share(options.folder)
     if options.command == "batch":
         from harness.supervisor.batch import batch
 
