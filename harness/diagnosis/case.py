@@ -14,6 +14,8 @@ from harness.diagnosis.signature import STOPS, Tier
 
 NEVER_RAN = frozenset({"unschedulable", "image_pull"})
 """True only for a pod that never ran: later success makes them history."""
+MENTIONED = frozenset({"import_error", "hub_download", "jit_build", "data_error", "rendezvous", "disk_full"})
+"""Outcomes that programs also print and get over: said outside of a traceback, any traceback is the better answer."""
 SURVIVED_BY = 5
 """Progress lines after an error (three times the ranks, if that is more) that show it was survived."""
 
@@ -138,11 +140,12 @@ class Case:
         alive = [h for h in best if not self.survived(h)]
         return sorted(alive or (best if self.failed else []), key=self._across_episodes)
 
-    def _across_episodes(self, hit: Hit) -> tuple[bool, bool, bool, int]:
+    def _across_episodes(self, hit: Hit) -> tuple[bool, bool, bool, bool, int]:
         killed = {e.rank for e in self.exits if e.code in (-15, 0)}
         several_files = len({h.file for h in self.findings.hits}) > 1
         return (
             hit.soft,
+            not hit.in_traceback and hit.signature.outcome in MENTIONED,
             hit.rank is not None and hit.rank in killed and bool(self.facts.exits),
             several_files and hit.signature.outcome == "python_exception",
             hit.order,

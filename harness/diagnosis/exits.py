@@ -7,7 +7,8 @@ from harness.diagnosis.findings import Exit, Findings
 
 _WORDS = {
     "Killed": signals.SIGKILL, "Terminated": signals.SIGTERM, "Segmentation fault": signals.SIGSEGV,
-    "Aborted": signals.SIGABRT, "Bus error": signals.SIGBUS, "Illegal instruction": signals.SIGILL,
+    "Aborted": signals.SIGABRT, "Out Of Memory": signals.SIGKILL,
+    "Bus error": signals.SIGBUS, "Illegal instruction": signals.SIGILL,
 }  # fmt: skip
 _WORD = "|".join(_WORDS)
 

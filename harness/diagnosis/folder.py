@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,6 +21,7 @@ from harness.diagnosis.verdict import decide
 
 _RANK_FILE = re.compile(r"(?:^|[^a-z])(?:rank|heartbeat|local_rank)[-_.]?(?P<rank>\d+)", re.I)
 _TORCHRUN_FILE = re.compile(r"^(?P<rank>\d+)[/\\](?:stdout|stderr|error)\.(?:log|json)$")
+LARGEST_DOCUMENT_BYTES = 16 << 20
 _NOT_LOGS = frozenset(
     {".pkl", ".pickle", ".pt", ".bin", ".safetensors", ".png", ".so", ".pyc", ".tar", ".zip", ".arrow", ".parquet"}
 )
@@ -83,13 +84,31 @@ def diagnose_source(source: Source) -> Diagnosis:
         return _judge(scanner, source=source)
     if not source.path.is_dir():
         with source.path.open("rb") as handle:
-            scanner.scan(handle, source.path.name, None)
+            if (known := _kubernetes(handle)) is not None:
+                events = (known.get("items") or [known])[0].get("kind") == "Event"
+                return _judge(scanner, source=replace(source, events=known) if events else replace(source, pod=known))
+            scanner.scan(handle, source.path.name, rank_of(source.path))
         return _judge(scanner, source=source)
     if (source.path / "record.json").is_file() and (record := _record(source.path)) is not None:
         return _again(source, record)
     for path in any_logs(source.path):
         scan_path(scanner, path, path.relative_to(source.path).as_posix(), rank_of(path, source.path))
     return _judge(scanner, source=source, folder=source.path, exits=read_exits(source.path))
+
+
+def _kubernetes(handle: IO[bytes]) -> dict[str, Any] | None:
+    """The document when a file is what `kubectl get -o json` prints; else None, with the file rewound."""
+    head = handle.read(1)
+    handle.seek(0)
+    if head != b"{":
+        return None
+    data = handle.read(LARGEST_DOCUMENT_BYTES)
+    handle.seek(0)
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) and {"apiVersion", "kind"} <= found.keys() else None
 
 
 def _again(source: Source, record: Record) -> Diagnosis:
@@ -175,6 +194,16 @@ def read_heartbeats(folder: Path) -> tuple[Heartbeat, ...]:
     return tuple(sorted((b for b in found if b is not None), key=lambda b: b.rank))
 
 
+def _exit(plain: dict[str, Any]) -> RankExit:
+    at_s = plain.get("at_s")
+    return RankExit(
+        rank=plain["rank"],
+        exit_code=plain["exit_code"],
+        signal=plain.get("signal"),
+        at_s=float(at_s) if at_s is not None else None,
+    )
+
+
 def read_stacks(folder: Path) -> tuple[Evidence, ...]:
     """The innermost frame of the main thread in every faulthandler dump."""
     found = []
@@ -197,7 +226,7 @@ def read_exits(folder: Path) -> tuple[RankExit, ...]:
     for path in folder.glob("exit-*.json"):
         try:
             plain = json.loads(path.read_text(encoding="utf-8"))
-            exits.append(RankExit(rank=plain["rank"], exit_code=plain["exit_code"], signal=plain.get("signal")))
+            exits.append(_exit(plain))
         except (OSError, ValueError, KeyError, TypeError):
             continue
     return tuple(sorted(exits, key=lambda e: e.rank))

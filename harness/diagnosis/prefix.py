@@ -3,7 +3,7 @@
 import re
 from itertools import takewhile
 
-FEWEST_LINES = 5
+FEWEST_LINES = 3
 _LONGEST = 120
 _DIGITS = bytes.maketrans(b"123456789", b"0" * 9)
 _PADDED = bytes.maketrans(b"123456789 ", b"0" * 10)

@@ -29,7 +29,8 @@ SOFT = re.compile(
 """A log line below error level."""
 
 ADVICE = re.compile(
-    r"^\W*(?:tips?|hints?|usage notes?|advice)\b|\b(?:if|when) you (?:see|get|hit|encounter|run into) ", re.IGNORECASE
+    r"^\W*(?:tips?|hints?|usage notes?|advice)\b|^\s*--?[a-z]|\b(?:if|when) you (?:see|get|hit|encounter|run into) ",
+    re.IGNORECASE,
 )
 """Prose about errors."""
 

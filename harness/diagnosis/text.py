@@ -49,11 +49,11 @@ def normalise(text: str) -> tuple[int | None, str | None, str]:
 
     `worker` tells processes apart that a prefix names without a rank, as Ray does by pid.
     """
-    if text.startswith("{"):
-        text = _unwrap_json(text)
     rank: int | None = None
     worker: str | None = None
     for _ in range(6):
+        if text.startswith("{"):
+            text = _unwrap_json(text)
         if match := _RANKS.match(text):
             found = next((v for k, v in match.groupdict().items() if v is not None and k != "pid"), None)
             rank = int(found) if found is not None else rank

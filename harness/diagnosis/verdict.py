@@ -52,7 +52,10 @@ def stated(case: Case) -> Diagnosis | None:
         name = hit.signature.outcome
         if name in NEVER_RAN and (_ran(case) or finished is not None):
             continue
-        if finished is not None and name != "parity_mismatch" and case.facts.exit_code == 0:
+        sure = finished is not None and (
+            case.facts.exit_code == 0 or (finished.confidence == "high" and not case.failed)
+        )
+        if sure and name not in ("parity_mismatch", "upload_failed"):
             continue
         if name in ("user_cancelled", "deadline") and _real_error_before(case, hit):
             continue
@@ -248,7 +251,8 @@ def _second_outcome(case: Case, hit: Hit) -> str | None:
 
 def _ran(case: Case) -> bool:
     findings = case.findings
-    return findings.started_pod or bool(case.causes) or any(findings.progress.values()) or bool(findings.waits)
+    spoke = bool(case.causes) or any(findings.progress.values()) or bool(findings.waits)
+    return case.facts.started and (findings.started_pod or spoke)
 
 
 def _real_error_before(case: Case, verdict: Hit) -> bool:

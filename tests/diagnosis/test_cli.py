@@ -55,6 +55,23 @@ def test_exit_code_pod_and_events(capsys: pytest.CaptureFixture[str], tmp_path: 
     assert answer(capsys, str(empty), "--events", str(events))["outcome"] == "evicted"
 
 
+def test_a_kubectl_document_alone(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "status": {"reason": "Evicted", "message": "The node was low on resource"},
+    }
+    event = {"apiVersion": "v1", "kind": "Event", "reason": "FailedScheduling", "message": "0/3 nodes are available"}
+    listed = {"apiVersion": "v1", "kind": "List", "items": [event]}
+    for name, document, outcome in [
+        ("a", pod, "evicted"),
+        ("b", event, "unschedulable"),
+        ("c", listed, "unschedulable"),
+    ]:
+        (tmp_path / name).write_text(json.dumps(document))
+        assert answer(capsys, str(tmp_path / name))["outcome"] == outcome
+
+
 def test_a_folder_of_rank_logs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     for rank in range(3):
         (tmp_path / f"worker_rank_{rank}.txt").write_text("step 1 loss 2.0\n")

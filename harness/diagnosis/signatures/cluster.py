@@ -47,7 +47,8 @@ CLUSTER = (
           r"(?i:spot (?:instance )?(?:interruption|termination|reclaim)|rebalance recommendation)"
           r"|instance/preempted.*TRUE|(?i:node .*(?:was|has been|is being) preempted)|this job is preempted"),
     entry(_V, "evicted", "k8s-evicted",
-          r"node was low on resource|[Rr]eason:?\s*\"?Evicted|\bEvicted\b\s+\S|Usage of EmptyDir volume .* exceeds"
+          r"node was low on resource|[Rr]eason:?\s*\"?Evicted|\b\d+/\d+\s+Evicted\b|\bWarning\s+Evicted\b"
+          r"|Usage of EmptyDir volume .* exceeds"
           r"|ephemeral local storage usage exceeds|exceeded its local ephemeral storage limit"),
     entry(_V, "image_pull", "k8s-image-pull",
           r"ErrImagePull|ImagePullBackOff|Failed to pull image|InvalidImageName|ErrImageNeverPull"

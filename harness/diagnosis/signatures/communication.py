@@ -26,6 +26,7 @@ COMMUNICATION = (
           r"Rendezvous(?:Timeout|Connection|Closed|State|GracefulExit)?Error\b"
           r"|Error initializing torch\.distributed using"
           r"|rendezvous (?:has )?(?:timed out|closed)|connection to the C10d store has failed"),
+    cause("rendezvous", "gloo-mesh", r"connectFullMesh failed", "medium"),
     cause("rendezvous", "store-connect",
           r"\d+/\d+ clients joined|client socket has (?:failed|timed out).*connect"
           r"|Timed out initializing process group"
