@@ -114,6 +114,8 @@ def test_a_pod_that_ends_and_one_on_a_lost_node_are_told_apart():
     lost = pod("n")
     lost["status"]["phase"] = "Running"
     assert "the node may be lost" in waiting_reason(lost, [], job()).text
+    lost["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
+    assert waiting_reason(lost, [], job()).text == "starting on n", "the Job's own count lags behind the pod"
 
 
 def test_a_job_without_pod_and_a_suspended_one_say_so():

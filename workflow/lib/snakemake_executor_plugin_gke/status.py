@@ -103,7 +103,9 @@ def waiting_reason(pod: Json | None, events: Iterable[Json], job: Json) -> Reaso
 def _on_node(pod: Json, node: str) -> str:
     if pod["metadata"].get("deletionTimestamp"):
         return f"its pod on {node} is ending"
-    if (pod.get("status") or {}).get("phase") == "Running":
+    status = pod.get("status") or {}
+    ready = any(c["type"] == "Ready" and c.get("status") == "True" for c in status.get("conditions") or ())
+    if status.get("phase") == "Running" and not ready:
         return f"its pod on {node} runs but is not ready: the node may be lost"
     return f"starting on {node}"
 
