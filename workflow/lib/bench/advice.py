@@ -6,6 +6,7 @@ from bench.cells import CellResult
 from bench.cost import cell_cost
 from bench.matrix import Matrix
 from bench.results import Results, speed
+from bench.runs import MISSING
 from harness.contract.units import GB
 
 
@@ -39,7 +40,11 @@ def _choice(matrix: Matrix, results: Results, platform: str, arm: str) -> dict[s
         "lightest": lightest[1] if lightest else None,
         "lightest_gb": lightest[0] / GB if lightest else None,
         "lightest_slowdown": speed(best) / speed(lightest[2]) if lightest and speed(lightest[2]) else None,
-        "failed": [(cell.key[1], cell.outcome) for cell in cells if not cell.finished and cell.cell.exclusion is None],
+        "failed": [
+            (cell.key[1], cell.outcome)
+            for cell in cells
+            if not cell.finished and cell.cell.exclusion is None and cell.outcome != MISSING
+        ],
         "repeats": min(len(cell.finished) for cell in alive),
     }
 

@@ -10,7 +10,7 @@ from bench.deaths import Death
 from bench.matrix import Matrix
 from bench.platforms import PlatformEntry
 from bench.results import Results
-from bench.runs import Ended
+from bench.runs import MISSING, Ended
 from bench.stats import Summary
 from harness.contract.codec import encode
 from harness.contract.outcome import OUTCOMES
@@ -87,7 +87,11 @@ def _platform_section(matrix: Matrix, results: Results, name: str) -> dict[str, 
     for arm in matrix.study.arms:
         rows = [cell_row(results.cells[name, config, arm], entry) for config in order]
         columns = [name for name in OPTIONAL if any(row[name] is not None for row in rows)]
-        tables.append({"arm": arm, "rows": rows, "columns": columns})
+        ran = [row for row in rows if row["outcome"] != MISSING]
+        unrun = [row["config"] for row in rows if row["outcome"] == MISSING]
+        # Exclusions alone are no table while everything else is still to come.
+        shown = ran if not unrun or any(row["runs"] for row in ran) else []
+        tables.append({"arm": arm, "rows": shown, "columns": columns, "unrun": unrun})
     own = [cell for key, cell in results.cells.items() if key[0] == name]
     return {
         "name": name,
@@ -107,6 +111,8 @@ def summary_rows(matrix: Matrix, results: Results) -> list[dict[str, Any]]:
     for config in results.configs():
         for arm in matrix.study.arms:
             cells = [results.cells[platform, config, arm] for platform in matrix.study.platforms]
+            if all(cell.outcome == MISSING for cell in cells):
+                continue
             rows.append(
                 {
                     "config": config,
