@@ -11,6 +11,7 @@ from harness.diagnosis.signature import Tier
 from harness.diagnosis.wedge import absent_rank, describe, mismatch
 
 _FAULTY = re.compile(r"[Rr]ank (\d+)(?:\. Please check| failed to pass)")
+_WAITING = re.compile(r"/torch/(?:autograd|distributed|nn/parallel|cuda|_tensor)|/deepspeed/")
 _OOM = ("cuda_oom", "cuda_oom_fragmentation")
 
 
@@ -95,6 +96,8 @@ def _culprit(case: Case) -> int | None:
         return _silent(case.facts.heartbeats)
     found = absent_rank(case.findings)
     if found is None:
+        found = _elsewhere(case)
+    if found is None:
         waiting = {h.rank for h in case.hits(Tier.WATCHDOG) if h.rank is not None}
         missing = case.findings.ranks - waiting
         found = missing.pop() if waiting and len(missing) == 1 else None
@@ -102,11 +105,21 @@ def _culprit(case: Case) -> int | None:
 
 
 def _silent(beats: tuple[Heartbeat, ...]) -> int | None:
-    """The one rank whose last sign of life is furthest behind: in steps, else in phases of the step, else in time."""
+    """The one rank whose last sign of life is furthest behind, in steps, else in phases of the step.
+
+    Time does not tell: who waits goes silent first.
+    """
     if len(beats) < 2:
         return None
-    places = sorted((b.step, PHASES.index(b.phase) if b.phase in PHASES else 0, b.at_s, b.rank) for b in beats)
-    return places[0][3] if places[0][:3] < places[1][:3] else None
+    places = sorted((b.step, PHASES.index(b.phase) if b.phase in PHASES else 0, b.rank) for b in beats)
+    return places[0][2] if places[0][:2] < places[1][:2] else None
+
+
+def _elsewhere(case: Case) -> int | None:
+    """The one rank whose stack is not in a collective or the backward pass when all others' are."""
+    ranks = {int(s.file.removeprefix("stacks-").removesuffix(".txt")): s.text for s in case.facts.stacks}
+    elsewhere = [rank for rank, frame in ranks.items() if not _WAITING.search(frame)]
+    return elsewhere[0] if len(elsewhere) == 1 and len(ranks) > 1 else None
 
 
 def _position(case: Case, culprit: int) -> list[str]:

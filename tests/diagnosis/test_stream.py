@@ -12,6 +12,7 @@ import zstandard
 
 from harness.contract.diagnosis import Diagnosis
 from harness.diagnosis import Facts, Scanner, Source, diagnose, diagnose_source
+from harness.diagnosis.signatures import SIGNATURES
 
 OOM = b"[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has a total capacity of 22.03 GiB of which 1.00 GiB is free.\n"  # noqa: E501
 TRACEBACK = (
@@ -142,3 +143,10 @@ def test_a_truncated_gzip_still_tells_what_it_holds(tmp_path: Path) -> None:
 
     packed = gzip.compress(TRACEBACK + random.Random(0).randbytes(50_000))
     assert look(packed[:-20_000]).outcome == "cuda_oom"
+
+
+@pytest.mark.parametrize("needle", sorted({n for s in SIGNATURES for n in s.needles}))
+def test_no_pattern_takes_long_on_a_line_of_its_own_needle(needle: str) -> None:
+    started_s = time.process_time()
+    look((needle.encode() + b" ") * (100_000 // (len(needle) + 1)))
+    assert time.process_time() - started_s < 3

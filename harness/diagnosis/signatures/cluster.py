@@ -13,10 +13,10 @@ CLUSTER = (
           r"|Killed process \d+ \(.*anon-rss"
           r"|invoked oom-killer|[Dd]etected \d+ oom[-_]kill|\boom_reaper: reaped"),
     entry(_V, "host_oom", "slurm-oom",
-          r"srun: error: .*: Out [Oo]f [Mm]emory|[Ee]xceeded (?:job|step) memory limit|State=OUT_OF_MEMORY"
+          r"srun: error: .{0,300}: Out [Oo]f [Mm]emory|[Ee]xceeded (?:job|step) memory limit|State=OUT_OF_MEMORY"
           r"|\bOUT_OF_ME\+?|\bOUT_OF_MEMORY\s+0:125"),
     entry(_V, "host_oom", "lsf-pbs-oom",
-          r"TERM_MEMLIMIT|PBS: job killed: v?mem .* exceeded limit"),
+          r"TERM_MEMLIMIT|PBS: job killed: v?mem .{0,300} exceeded limit"),
     entry(_V, "host_oom", "ray-oom",
           r"ray\.exceptions\.OutOfMemoryError|due to the node running low on memory"),
     entry(_V, "preemption", "slurm-preempted",
@@ -29,7 +29,7 @@ CLUSTER = (
           r"(?<!exceptions\.)(?<!context )\bDeadlineExceeded\b"
           r"|active (?:on the node )?longer than (?:the )?specified deadline"),
     entry(_V, "user_cancelled", "slurm-cancelled",
-          r"\*\*\* (?:JOB|STEP) .* CANCELLED AT \S+ ?(?:\*\*\*|by|BY)|JobState=CANCELLED|\bCANCELLED by \d+"),
+          r"\*\*\* (?:JOB|STEP) .{0,300} CANCELLED AT \S+ ?(?:\*\*\*|by|BY)|JobState=CANCELLED|\bCANCELLED by \d+"),
     entry(_V, "preemption", "k8s-node-shutdown",
           r"imminent node shutdown|[Rr]eason:?\s*\"?NodeShutdown|Node is shutting(?: down)?, evicting pods"
           r"|node shutdown event"),
@@ -40,15 +40,16 @@ CLUSTER = (
           r"|NodeLost)\s*$"
           r"|\b\d+/\d+\s+(?:Terminated|NodeShutdown|Preempting)\b|TaintManagerEviction"),
     entry(_V, "preemption", "k8s-preempted",
-          r"\bPreempted\b.*\bby\b|Preempted (?:in order to admit|to accommodate)|\bReason:\s+Preempt(?:ed|ing)"
+          r"\bPreempted\b.{0,300}\bby\b|Preempted (?:in order to admit|to accommodate)|\bReason:\s+Preempt(?:ed|ing)"
           r"|\bWarning\s+Preempt"),
     entry(_V, "preemption", "cloud-spot",
           r"compute\.instances\.preempted|[Ii]nstance (?:\S+ )?(?:was|is being|has been) preempted|"
           r"(?i:spot (?:instance )?(?:interruption|termination|reclaim)|rebalance recommendation)"
-          r"|instance/preempted.*TRUE|(?i:node .*(?:was|has been|is being) preempted)|this job is preempted"),
+          r"|instance/preempted.{0,300}TRUE|(?i:node .{0,300}(?:was|has been|is being) preempted)"
+          r"|this job is preempted"),
     entry(_V, "evicted", "k8s-evicted",
           r"node was low on resource|[Rr]eason:?\s*\"?Evicted|\b\d+/\d+\s+Evicted\b|\bWarning\s+Evicted\b"
-          r"|Usage of EmptyDir volume .* exceeds"
+          r"|Usage of EmptyDir volume .{0,300} exceeds"
           r"|ephemeral local storage usage exceeds|exceeded its local ephemeral storage limit"),
     entry(_V, "image_pull", "k8s-image-pull",
           r"ErrImagePull|ImagePullBackOff|Failed to pull image|InvalidImageName|ErrImageNeverPull"
@@ -58,6 +59,6 @@ CLUSTER = (
           r"FailedScheduling|\d+/\d+ nodes are available|NotTriggerScaleUp|FailedScaleUp|didn't trigger scale-up"
           r"|[Rr]eason:?\s*\"?Unschedulable|GCE out of resources|ZONE_RESOURCE_POOL_EXHAUSTED|GCE quota exceeded"),
     entry(_V, "upload_failed", "upload",
-          r"\bUPLOAD FAILED\b|S3UploadFailedError|(?i:failed to upload .* to (?:gs|s3)://)"
-          r"|(?:403|Forbidden|503|Unavailable).*https://storage\.googleapis\.com/upload/"),
+          r"\bUPLOAD FAILED\b|S3UploadFailedError|(?i:failed to upload .{0,300} to (?:gs|s3)://)"
+          r"|(?:403|Forbidden|503|Unavailable).{0,300}https://storage\.googleapis\.com/upload/"),
 )

@@ -9,16 +9,18 @@ COMMUNICATION = (
     entry(_W, "collective_wedge", "nccl-watchdog",
           r"[Cc]aught collective operation timeout|Timeout at NCCL work:"),
     entry(_W, "collective_wedge", "heartbeat-monitor",
-          r"HeartbeatMonitor.*stuck|watchdog (?:got stuck|hang)|[Ww]atchdog thread (?:is|got) stuck"
+          r"HeartbeatMonitor.{0,300}stuck|watchdog (?:got stuck|hang)|[Ww]atchdog thread (?:is|got) stuck"
           r"|[Hh]eartbeat monitor timed out"),
     entry(_W, "collective_wedge", "gloo-mismatch",
           r"op\.preamble\.length <= op\.nbytes|Is there a distributed collective mismatch"),
     entry(_W, "collective_wedge", "desync",
-          r"Detected mismatch between collectives|[Dd]etected (?:a )?desync|monitored_?[bB]arrier.*(?:timeout|not"
+          r"Detected mismatch between collectives|[Dd]etected (?:a )?desync"
+          r"|monitored_?[bB]arrier.{0,300}(?:timeout|not"
           r"|fail|received errors)"
-          r"|[Rr]anks? \d.* failed to pass monitoredBarrier"),
+          r"|[Rr]anks? \d.{0,300} failed to pass monitoredBarrier"),
     entry(_W, "collective_wedge", "gloo-timeout",
-          r"(?:gloo/transport|gloo).*[Tt]imed? ?out (?:after )?waiting|Timed out waiting \d+ms for (?:send|recv)"
+          r"(?:gloo/transport|gloo).{0,300}[Tt]imed? ?out (?:after )?waiting|Timed out waiting \d+ms for (?:send"
+          r"|recv)"
           r"|Application timeout caused pair closure"),
     cause("rendezvous", "port-in-use",
           r"[Aa]ddress already in use|EADDRINUSE|server socket has failed to listen|Port \d+ is already in use"),
@@ -28,29 +30,30 @@ COMMUNICATION = (
           r"|rendezvous (?:has )?(?:timed out|closed)|connection to the C10d store has failed"),
     cause("rendezvous", "gloo-mesh", r"connectFullMesh failed", "medium"),
     cause("rendezvous", "store-connect",
-          r"\d+/\d+ clients joined|client socket has (?:failed|timed out).*connect"
+          r"\d+/\d+ clients joined|client socket has (?:failed|timed out).{0,300}connect"
           r"|Timed out initializing process group"
-          r"|cannot be retrieved \(gai error|[Tt]imed out after .* waiting for clients|MASTER_ADDR.*not set"
+          r"|cannot be retrieved \(gai error|[Tt]imed out after .{0,300} waiting for clients"
+          r"|MASTER_ADDR.{0,300}not set"
           r"|[Tt]emporary failure in name resolution|Name or service not known"),
     cause("nccl_init", "no-interface",
           r"no socket interface found|Unable to find (?:address|interface) for|ifa != nullptr"
           r"|[Uu]nable to resolve hostname to a \(local\)"),
     cause("nccl_init", "duplicate-gpu",
-          r"Duplicate GPU detected|ncclInvalidUsage|NCCL.*invalid usage"),
+          r"Duplicate GPU detected|ncclInvalidUsage|NCCL.{0,300}invalid usage"),
     cause("nccl_init", "nccl-setup",
-          r"NCCL WARN .*(?:Bootstrap|no (?:socket|network)|[Cc]ould not find|[Ff]ailed to (?:initialize|find)"
+          r"NCCL WARN .{0,300}(?:Bootstrap|no (?:socket|network)|[Cc]ould not find|[Ff]ailed to (?:initialize|find)"
           r"|No NVSwitch)"
-          r"|Failed to initialize any NET plugin|NCCL.*Failed to CUDA calloc"),
+          r"|Failed to initialize any NET plugin|NCCL.{0,300}Failed to CUDA calloc"),
     entry(Tier.HINT, "rendezvous", "store-timeout", r"DistStoreError|wait timeout after \d+ms", "low"),
     entry(_M, "unknown", "nccl-remote",
           r"remote process exited|ncclRemoteError|communicator was aborted|[Cc]onnection (?:closed"
           r"|reset) by (?:remote )?peer"
-          r"|peer (?:process )?(?:closed|died|exited)|NCCL.*remote error|closed by remote"),
+          r"|peer (?:process )?(?:closed|died|exited)|NCCL.{0,300}remote error|closed by remote"),
     entry(_M, "unknown", "store-peer",
           r"recvValue failed|sendBytes failed|failed to recv, got 0 bytes|store->\w+\(|Broken pipe|BrokenPipeError"
           r"|ConnectionResetError|DistNetworkError|ConnectionRefusedError|Connection refused"),
     entry(Tier.HINT, "nccl_init", "nccl-unhandled",
-          r"NCCL (?:error|Error).*(?:unhandled|internal error|system error)|unhandled (?:system|cuda) error"
+          r"NCCL (?:error|Error).{0,300}(?:unhandled|internal error|system error)|unhandled (?:system|cuda) error"
           r"|ncclInternalError"
           r"|ncclSystemError|ncclUnhandledCudaError", "medium"),
 )

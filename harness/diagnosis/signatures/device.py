@@ -9,7 +9,7 @@ DEVICE = (
           r"|(?:CUDA|HIP) error:? ?(?:\(?2\)?)?:? out of memory|[Cc]uda failure (?:\d+ )?'out of memory'"
           r"|CUDA driver error: out of memory|RESOURCE_EXHAUSTED: Out of memory|cudaErrorMemoryAllocation"
           r"|cuda runtime error \(2\)|CUDA_ERROR_OUT_OF_MEMORY"
-          r"|cudaMalloc\w* failed.*out of memory"),
+          r"|cudaMalloc\w* failed.{0,300}out of memory"),
     cause("cuda_oom", "library-alloc",
           r"CU(?:BLAS|DNN|SPARSE)_STATUS_ALLOC_FAILED|Failed to allocate memory for requested buffer", "medium"),
     cause("gpu_hardware", "xid", r"Xid \(?.*?\)?: ?(?:48|6[1-4]|74|79|9[245]|1[12]\d|140|143|149)\b"),

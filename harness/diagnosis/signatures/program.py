@@ -7,8 +7,9 @@ NETWORK = (
     cause("hub_download", "hub",
           r"RepositoryNotFoundError|GatedRepoError|LocalEntryNotFoundError|HfHubHTTPError"
           r"|(?<!Local)EntryNotFoundError"
-          r"|is not a valid model identifier|couldn't connect to .*huggingface|Couldn't reach .* on the Hub"
-          r"|(?:Client|Server) Error.*huggingface|host='(?:\S*\.)?(?:huggingface\.co|hf\.co)'|gated repo"
+          r"|is not a valid model identifier|couldn't connect to .{0,300}huggingface"
+          r"|Couldn't reach .{0,300} on the Hub"
+          r"|(?:Client|Server) Error.{0,300}huggingface|host='(?:\S*\.)?(?:huggingface\.co|hf\.co)'|gated repo"
           r"|OfflineModeIsEnabled"
           r"|DatasetNotFoundError|cannot find the requested files in the (?:disk|local|cached)"
           r"|outgoing traffic has been disabled"),
@@ -23,26 +24,27 @@ PROGRAM = (
           r"error: unrecognized arguments:|[Nn]o such option:? |not used by the HfArgumentParser"
           r"|unknown command line flag"),
     cause("config_error", "argument-value",
-          r"error: the following arguments are required|error: argument .*: (?:invalid|expected|not allowed)"),
+          r"error: the following arguments are required|error: argument .{0,300}: (?:invalid|expected|not allowed)"),
     cause("config_error", "deepspeed-config",
           r"DeepSpeedConfigError|path to an existing deepspeed config|Check batch related parameters"
           r"|Please correct the following DeepSpeed config"
-          r"|(?:Expected|Error).*DeepSpeed ?[Cc]onfig"),
+          r"|(?:Expected|Error).{0,300}DeepSpeed ?[Cc]onfig"),
     cause("config_error", "schema",
           r"\d+ validation errors? for|pydantic\S*ValidationError|\bSpecError\b|ConfigAttributeError"
           r"|ConfigCompositionException"),
     cause("config_error", "precision",
-          r"[Yy]our setup doesn't support bf16|bf16.*(?:not supported|isn't supported)|[Tt]ype (?:bf16|fp16"
+          r"[Yy]our setup doesn't support bf16|bf16.{0,300}(?:not supported|isn't supported)|[Tt]ype (?:bf16|fp16"
           r"|fp8) is not supported"),
     cause("jit_build", "extension",
           r"Error building extension|ninja: build stopped|Ninja is required|nvcc fatal|CUDA_HOME (?:does not exist"
           r"|environment variable)"
-          r"|Unable to JIT load|Installed CUDA version \S+ does not match|detected CUDA version .* mismatches"
-          r"|unsupported GNU version|torch_extensions/.*cannot open|[Ff]ailed to find C compiler"
+          r"|Unable to JIT load|Installed CUDA version \S+ does not match|detected CUDA version .{0,300} mismatches"
+          r"|unsupported GNU version|torch_extensions/.{0,300}cannot open|[Ff]ailed to find C compiler"
           r""
-          r"|ptxas (?:fatal|error)|CUDAMismatchException|MissingCUDAException|\[Errno 2\].*'?nvcc'?"),
+          r"|ptxas (?:fatal|error)|CUDAMismatchException|MissingCUDAException|\[Errno 2\].{0,300}'?nvcc'?"),
     cause("jit_build", "compile",
-          r"BackendCompilerFailed|InductorError|LoweringException|triton.*CompilationError|OutOfResources|PTXASError"
+          r"BackendCompilerFailed|InductorError|LoweringException|triton.{0,300}CompilationError|OutOfResources"
+          r"|PTXASError"
           r"|torch\._dynamo\.exc\.\w+|object has no attribute 'ds_opt_adam'"),
     cause("import_error", "import",
           r"\bModuleNotFoundError\b|\bImportError\b|undefined symbol|cannot open shared object file"
@@ -55,7 +57,8 @@ PROGRAM = (
           r"|[Nn]on-finite (?:loss|grad)"
           r"|NaN (?:detected|encountered)|(?:loss|grad\w*) (?:became|turned|went) (?:nan|NaN|non-finite)"),
     cause("data_error", "data",
-          r"in DataLoader worker process|DataLoader timed out after|DataLoader worker \(pid.*exited unexpectedly"
+          r"in DataLoader worker process|DataLoader timed out after"
+          r"|DataLoader worker \(pid.{0,300}exited unexpectedly"
           r"|UnpicklingError|ArrowInvalid"
           r"|DatasetGeneration\w*Error"
           r"|JSONDecodeError|UnidentifiedImageError|expected sequence of length|should probably activate truncation"
