@@ -46,11 +46,16 @@ def _svg(figure: Any) -> str:
     return buffer.getvalue()
 
 
-def _figure(rows: int, height: float) -> Any:
+def _figure(rows: int, height: float, ratios: list[float] | None = None) -> Any:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, height))
-    return figure, figure.subplots(rows, 1, squeeze=False)[:, 0]
+    return figure, figure.subplots(rows, 1, squeeze=False, height_ratios=ratios)[:, 0]
+
+
+def _names(platform: dict[str, Any]) -> list[str]:
+    """Configs with a row in any arm's table, in the order of the tables; what has not run yet has none."""
+    return list(dict.fromkeys(row["config"] for table in platform["tables"] for row in table["rows"]))
 
 
 def _number(row: dict[str, Any], column: str) -> tuple[float | None, float, float]:
@@ -62,10 +67,9 @@ def _number(row: dict[str, Any], column: str) -> tuple[float | None, float, floa
 
 def _bars(context: dict[str, Any], column: str, label: str) -> Any:
     """Horizontal bars, one panel a platform; a cell without a number shows its outcome."""
-    platforms = context["platforms"]
-    counts = [len(p["tables"][0]["rows"]) for p in platforms]
-    arms = len(platforms[0]["tables"])
-    figure, axes = _figure(len(platforms), sum(0.9 + n * (0.16 + 0.14 * arms) for n in counts))
+    platforms = [p for p in context["platforms"] if _names(p)] or context["platforms"][:1]
+    heights = [0.9 + len(_names(p)) * (0.16 + 0.16 * len(p["tables"])) for p in platforms]
+    figure, axes = _figure(len(platforms), sum(heights), heights)
     for axis, platform in zip(axes, platforms, strict=True):
         _bar_panel(axis, platform, column)
         axis.set_title(platform["name"], loc="left", fontweight="bold")
@@ -75,11 +79,12 @@ def _bars(context: dict[str, Any], column: str, label: str) -> Any:
 
 def _bar_panel(axis: Any, platform: dict[str, Any], column: str) -> None:
     tables = platform["tables"]
-    names = [row["config"] for row in tables[0]["rows"]]
+    names = _names(platform)
     width = 0.8 / len(tables)
     for place, table in enumerate(tables):
         offset = (place - (len(tables) - 1) / 2) * width
-        for y, row in enumerate(table["rows"]):
+        for row in table["rows"]:
+            y = names.index(row["config"])
             value, below, above = _number(row, column)
             if value is None:
                 color = DEAD if row["runs"] else DIM
@@ -93,7 +98,6 @@ def _bar_panel(axis: Any, platform: dict[str, Any], column: str) -> None:
                 color="white" if failed else COLORS[table["arm"]],
                 edgecolor=DEAD if failed else COLORS[table["arm"]],
                 hatch="////" if failed else None,
-                label=table["arm"] if y == 0 else None,
             )
             if below or above:
                 axis.errorbar(value, y + offset, xerr=[[below], [above]], color="#333333", capsize=2, linewidth=0.8)
@@ -134,7 +138,8 @@ def _time(rows: list[dict[str, Any]]) -> Any:
 
 def _survival(lines: list[dict[str, Any]]) -> Any:
     """Configs by the memory they need: what lived, what died, and the interval between."""
-    figure, axes = _figure(len(lines), sum(1.0 + 0.24 * len(line["points"]) for line in lines))
+    heights = [1.0 + 0.24 * len(line["points"]) for line in lines]
+    figure, axes = _figure(len(lines), sum(heights), heights)
     for axis, line in zip(axes, lines, strict=True):
         if line["high"] is not None:
             axis.axvspan(line["low"] / GB, line["high"] / GB, color="#f1e3c6", label="survival line")
