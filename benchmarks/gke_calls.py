@@ -28,7 +28,7 @@ from tests.cluster.lab.kube import Kube  # noqa: E402
 from tests.cluster.lab.plane import ControlPlane  # noqa: E402
 from tests.cluster.lab.process import start, stop, until  # noqa: E402
 
-PEER = ("snakemake==9.27.1", "snakemake-executor-plugin-kubernetes==0.5.1", "snakemake-storage-plugin-fs")
+PEER = ("snakemake==9.27.1", "snakemake-executor-plugin-kubernetes==0.5.1", "snakemake-storage-plugin-gcs==1.1.4")
 POLL_S = 5
 PEER_SNAKEFILE = """
 rule all:
@@ -58,7 +58,9 @@ def main() -> None:
             rows = []
             for jobs in options.jobs:
                 rows.append(measure("gke", ours(home, plane, bucket, jobs), plane, jobs, options.seconds))
-                rows.append(measure("kubernetes 0.5.1", theirs(home, plane, peer, jobs), plane, jobs, options.seconds))
+                rows.append(
+                    measure("kubernetes 0.5.1", theirs(home, plane, bucket, peer, jobs), plane, jobs, options.seconds)
+                )
         finally:
             bucket.stop()
             plane.stop()
@@ -94,18 +96,26 @@ def ours(home: Path, plane: ControlPlane, bucket: FaultyBucket, jobs: int) -> tu
     return kube, clone.start("--until", "run", "--config", "study=lab")
 
 
-def theirs(home: Path, plane: ControlPlane, python: Path, jobs: int) -> tuple[Kube, subprocess.Popen[bytes]]:
+def theirs(
+    home: Path, plane: ControlPlane, bucket: FaultyBucket, python: Path, jobs: int
+) -> tuple[Kube, subprocess.Popen[bytes]]:
     """Start the other executor on as many jobs."""
     kube = namespace(plane, f"kubernetes-{jobs}")
     folder = home / kube.namespace
-    (folder / "storage").mkdir(parents=True)
+    folder.mkdir()
     (folder / "Snakefile").write_text(PEER_SNAKEFILE.format(jobs=jobs))
     command = [
         python, "-m", "snakemake", "--executor", "kubernetes", "--kubernetes-namespace", kube.namespace,
-        "--jobs", str(jobs), "--max-jobs-per-timespan", "10000/1s", "--default-storage-provider", "fs",
-        "--default-storage-prefix", folder / "storage", "--seconds-between-status-checks", str(POLL_S),
+        "--jobs", str(jobs), "--max-jobs-per-timespan", "10000/1s", "--default-storage-provider", "gcs",
+        "--default-storage-prefix", f"gs://{NAME}/{kube.namespace}", "--storage-gcs-project", "lab",
+        "--seconds-between-status-checks", str(POLL_S),
     ]  # fmt: skip
-    return kube, start(command, folder / "client.log", {"KUBECONFIG": str(plane.kubeconfig)}, folder)
+    return kube, start(
+        command,
+        folder / "client.log",
+        {"KUBECONFIG": str(plane.kubeconfig), "PYTHONPATH": "", "STORAGE_EMULATOR_HOST": bucket.endpoint},
+        folder,
+    )
 
 
 def measure(
@@ -115,7 +125,9 @@ def measure(
     kube, process = client
     began_s = time.monotonic()
     until(lambda: process.poll() is not None or len(kube.jobs()) == jobs, 600, f"{jobs} Jobs of {name}", every_s=0.5)
-    assert process.poll() is None, f"{name} ended with {process.returncode}; see its client.log"
+    if process.poll() is not None:
+        logs = sorted(plane.folder.parent.glob("*/client.log"), key=lambda p: p.stat().st_mtime)
+        sys.exit(f"{name} ended with {process.returncode}:\n{logs[-1].read_text()[-2000:]}")
     submit_s = time.monotonic() - began_s
     time.sleep(2 * POLL_S)  # the first polls also explain, and the submission's last requests end
     before, ticks = len(requests(plane, kube.namespace)), cpu_s(process.pid)
