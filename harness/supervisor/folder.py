@@ -166,6 +166,9 @@ def tidy(out: Path) -> None:
     for dump in out.glob("try-*/stacks-*.txt"):
         if dump.stat().st_size == 0:
             dump.unlink()
+    for pipe in out.glob("try-*/flight-recorder/*.pipe"):
+        # NCCL's door bells: whoever read one as a file would wait forever.
+        pipe.unlink()
     for place in out.glob("try-*/flight-recorder"):
         with contextlib.suppress(OSError):
             place.rmdir()

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -64,3 +65,11 @@ def test_an_atomic_write_that_fails_leaves_the_old_file_and_no_part(tmp_path: Pa
     with pytest.raises(UnicodeEncodeError):
         folder.write_atomically(path, "\ud800")
     assert path.read_text() == "old"
+
+
+def test_the_door_bells_of_nccl_do_not_stay(tmp_path: Path) -> None:
+    recorder = tmp_path / "try-1/flight-recorder"
+    recorder.mkdir(parents=True)
+    os.mkfifo(recorder / "rank_0.pipe")
+    folder.tidy(tmp_path)
+    assert not recorder.exists()
