@@ -3,6 +3,7 @@
 import http.client
 import json
 import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -19,6 +20,16 @@ Fault = Callable[[str, str, bytes], str | None]
 NAME = "bench-lab"
 
 
+class Proxy(ThreadingHTTPServer):
+    """A server to which it is no news that a client was killed in the middle of a request."""
+
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
 class FaultyBucket:
     """A bucket at `url` for whoever sets STORAGE_EMULATOR_HOST to `endpoint`."""
 
@@ -28,8 +39,7 @@ class FaultyBucket:
         self.requests: Counter[str] = Counter()
         self._port = free_port()
         self._server: subprocess.Popen[bytes] | None = None
-        self._proxy = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._proxy.daemon_threads = True
+        self._proxy = Proxy(("127.0.0.1", 0), self._handler())
         self.endpoint = f"http://127.0.0.1:{self._proxy.server_address[1]}"
         self.released = threading.Event()
 
