@@ -10,6 +10,7 @@ import difflib
 import functools
 import hashlib
 import json
+import math
 import types
 import typing
 from typing import Any, TypeVar, Union
@@ -148,4 +149,6 @@ def _scalar(hint: Any, value: Any, key: str) -> Any:
         return float(value)
     if (hint is int and isinstance(value, bool)) or not isinstance(value, hint):
         raise SpecError(f"{key}: found {_show(value)}, expected {hint.__name__}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise SpecError(f"{key}: found {value}, expected a finite number")
     return value

@@ -44,6 +44,10 @@ class DdpSettings:
     compile: bool = False
     """torch.compile each decoder block."""
 
+    def __post_init__(self) -> None:
+        if self.bucket_cap_mb <= 0:
+            raise SpecError(f"bucket_cap_mb: found {self.bucket_cap_mb}, expected more than 0")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FsdpSettings:

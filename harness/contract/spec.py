@@ -138,6 +138,8 @@ class Optimizer:
         _not_negative(weight_decay=self.weight_decay, clip_norm=self.clip_norm)
         if len(self.betas) != 2:
             raise SpecError(f"betas: found {list(self.betas)}, expected two numbers")
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise SpecError(f"betas: found {list(self.betas)}, expected numbers from 0 to below 1")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

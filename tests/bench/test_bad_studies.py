@@ -77,6 +77,32 @@ BAD = {
         r"tuned\.ddp\[0\]\.compiled: unknown key; .*did you mean 'compile'",
     ),
     "rows of another platform": (GOOD + "rows: {l4-x4: [ddp]}\n", r"rows\.l4-x4: not a platform of this study"),
+    "trial the engine lacks, in an arm not asked for": (
+        GOOD + "tuned: {ddp: [{compiled: true}]}\n",
+        r"tuned\.ddp\[0\]\.compiled: unknown key",
+    ),
+    "row twice": (GOOD + "rows: {cpu-x2: [ddp, ddp]}\n", r"rows\.cpu-x2: 'ddp' is listed 2 times"),
+    "unknown reference": (GOOD + "reference: dpd\n", r"reference: unknown config 'dpd'; .*did you mean 'ddp'"),
+    "no number": (GOOD + "protocol: {telemetry_hz: .nan}\n", r"protocol\.telemetry_hz: found nan, expected a finite"),
+    "no end": (GOOD + "protocol: {deadline_s: .inf}\n", r"protocol\.deadline_s: found inf, expected a finite"),
+    "decay rates that diverge": (GOOD + "optimizer: {betas: [0.9, 1.5]}\n", r"optimizer\.betas: found \[0\.9, 1\.5\]"),
+    "section's own key": (GOOD + "optimizer: {learning_rate: -1}\n", r"yaml: optimizer\.learning_rate: found -1"),
+    "negative bucket": (
+        GOOD + "overrides: [{config: ddp, set: {engine: {bucket_cap_mb: -3}}}]\n",
+        r"overrides\[0\]\.set\.engine\.bucket_cap_mb: found -3",
+    ),
+    "unknown dtype": (
+        GOOD + "overrides: [{set: {numerics: {master: bf16}}}]\n",
+        r"overrides\[0\]\.set\.numerics\.master: found 'bf16'; .*did you mean 'bfloat16'",
+    ),
+    "unknown model in an override": (
+        GOOD + "overrides: [{set: {model: {name: tinny}}}]\n",
+        r"model 'tinny': not found .*did you mean 'tiny'",
+    ),
+    "empty pattern": (GOOD + "overrides: [{config: [], set: {}}]\n", r"overrides\[0\]\.config: found an empty list"),
+    "a list of presets": (GOOD + "protocol: {preset: [quick]}\n", r"protocol\.preset: found \['quick'\]"),
+    "a day that is none": (GOOD + "title: 2026-13-45\n", r"study\.yaml: line 4: found '2026-13-45' as timestamp"),
+    "digits without end": (GOOD + f"seed: 1{5000 * '0'}\n", r"study\.yaml: line 4: found '10{39}' as int"),
     "bad name": (GOOD + "name: My Study\n", r"name: found 'My Study', expected lower-case"),
     "a list": ("- platforms\n", r"found a list at the top, expected a mapping"),
     "a text": ("hello\n", r"found a str at the top, expected a mapping"),
@@ -101,11 +127,25 @@ def test_the_good_study_of_these_tests_is_good(study: Callable[[str], Matrix]) -
     assert len(study(GOOD).runs) == 2 * 2 * 3
 
 
+def test_a_float_needs_no_dot(study: Callable[[str], Matrix]) -> None:
+    runs = study(GOOD + "optimizer: {learning_rate: 3e-4, epsilon: 1E-6}\n").runs
+    assert {(run.optimizer.learning_rate, run.optimizer.epsilon) for run in runs} == {(3e-4, 1e-6)}
+
+
+def test_an_override_of_the_model_brings_its_config(study: Callable[[str], Matrix]) -> None:
+    runs = study(GOOD + "overrides: [{config: ddp, set: {model: {name: qwen2.5-0.5b}}}]\n").runs
+    hidden = {run.identity.config: (run.model.name, run.model.config["hidden_size"]) for run in runs}
+    assert hidden["ddp"] == ("qwen2.5-0.5b", 896)
+    assert hidden["zero-3"][0] == "tiny" and hidden["zero-3"][1] < 896
+
+
 def test_a_missing_study_lists_what_there_is() -> None:
     with pytest.raises(SpecError, match=r"study 'quik': not found .*allowed: .*published, quick; did you mean 'quick'"):
         load_matrix("quik", ROOT)
     with pytest.raises(SpecError, match=r"study=/nowhere/x\.yaml: no such file"):
         load_matrix("/nowhere/x.yaml", ROOT)
+    with pytest.raises(SpecError, match=r"config/quik\.yaml: no such file; .*did you mean 'quick\.yaml'"):
+        load_matrix(str(ROOT / "config/quik.yaml"), ROOT)
     with pytest.raises(SpecError, match="study 'platforms': not found"):
         load_matrix("platforms", ROOT)
 
@@ -115,8 +155,11 @@ def test_binary_and_unreadable_studies(tmp_path: Path) -> None:
     binary.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(SpecError, match=r"b\.yaml: not UTF-8 text: .* at byte 0"):
         load_matrix(str(binary), ROOT)
-    with pytest.raises(SpecError, match="no such file"):
+    with pytest.raises(SpecError, match=r"gone\.yaml: no such file; .* allowed: b\.yaml"):
         load_matrix(str(tmp_path / "gone.yaml"), ROOT)
+    (tmp_path / "d.yaml").mkdir()
+    with pytest.raises(SpecError, match=r"d\.yaml: a folder; give a path to a file"):
+        load_matrix(str(tmp_path / "d.yaml"), ROOT)
 
 
 @pytest.mark.parametrize(
@@ -135,3 +178,9 @@ def test_a_bad_rerun_is_refused(value: object, message: str) -> None:
 def test_an_unknown_config_key_is_refused() -> None:
     with pytest.raises(SpecError, match=r"--config rerum=\.\.\.: unknown key; .*did you mean 'rerun'"):
         parse_config({"rerum": "failed"})
+
+
+@pytest.mark.parametrize("key", ["study", "rerun", "results"])
+def test_an_unset_shell_variable_starts_nothing(key: str) -> None:
+    with pytest.raises(SpecError, match=f"--config {key}=: found nothing after the '='"):
+        parse_config({key: ""})

@@ -1,6 +1,7 @@
 """Reading what people write: YAML with its mistakes named, JSON, and atomic writing."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,19 @@ class _Loader(_Base):  # type: ignore[misc]
                 raise SpecError(f"line {key_node.start_mark.line + 1}: key {key!r} is given twice")
             seen.add(key)
         return super().construct_mapping(node, deep=deep)
+
+    def construct_object(self, node: Any, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, OverflowError) as error:  # a date with month 13, a number of 5000 digits
+            tag = node.tag.rpartition(":")[2]
+            raise SpecError(f"line {node.start_mark.line + 1}: found {node.value[:40]!r} as {tag}: {error}") from None
+
+
+# YAML 1.1 wants a dot in a float; 1e-4 is what people write.
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+"), list("-+0123456789")
+)
 
 
 def read_mapping(path: Path) -> dict[str, Any]:

@@ -15,9 +15,9 @@ from harness.contract.codec import decode, digest, encode, nearest
 from harness.contract.engines import (
     CONFIGS,
     MATCHED_NUMERICS,
-    NUMERIC_DTYPES,
     SHIPPED_NUMERICS,
     Config,
+    Numerics,
     resolve_settings,
 )
 from harness.contract.errors import SpecError
@@ -83,7 +83,10 @@ def _study_path(name: str, root: Path) -> Path:
     if path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
         if path.is_file():
             return path
-        raise SpecError(f"study={name}: no such file; give a path, or the name of a file in config/")
+        found = "a folder" if path.is_dir() else "no such file"
+        siblings = sorted(p.name for p in path.parent.glob("*.y*ml") if p.is_file())
+        hint = f"; in that folder, {nearest(path.name, siblings)}" if siblings else ""
+        raise SpecError(f"study={name}: {found}; give a path to a file, or the name of a study in config/{hint}")
     return find_named("study", name, root / "config", ".yaml", skip=PLATFORMS)
 
 
@@ -109,6 +112,10 @@ def _check_names(study: Study, platforms: dict[str, PlatformEntry]) -> None:
         for name in names:
             if name not in axes["config"]:
                 raise SpecError(f"rows.{platform}: {name!r} is not in this study; {nearest(name, axes['config'])}")
+            if names.count(name) > 1:
+                raise SpecError(f"rows.{platform}: {name!r} is listed {names.count(name)} times; a row occurs once")
+    if study.reference not in CONFIGS:
+        raise SpecError(f"reference: unknown config {study.reference!r}; {nearest(study.reference, tuple(CONFIGS))}")
     check_tuned(study)
 
 
@@ -126,16 +133,18 @@ def _check_exclusions(study: Study, cells: tuple[Cell, ...]) -> None:
 
 
 def _cells(study: Study, platforms: dict[str, PlatformEntry], root: Path) -> Iterator[Cell]:
-    model = _model(study, root)
+    model = encode(study.model) | {"config": _model_config(study.model.name, root)}
     for platform in study.platforms:
         for index, choice in enumerate(study.configs):
             for arm in study.arms:
                 exclusion = next((e for e in study.exclude if e.match(platform, choice.name, arm)), None)
                 plain = _plain_spec(study, platform, platforms[platform], choice, arm, model)
-                _apply(plain, choice.override, f"configs[{index}].override")
+                for section in _SECTIONS:
+                    decode(_SECTIONS[section], plain[section], section)
+                _apply(plain, choice.override, f"configs[{index}].override", root)
                 for number, override in enumerate(study.overrides):
                     if override.match(platform, choice.name, arm):
-                        _apply(plain, override.set, f"overrides[{number}].set")
+                        _apply(plain, override.set, f"overrides[{number}].set", root)
                 spec = decode(RunSpec, plain)
                 yield Cell(
                     platform=platform,
@@ -146,13 +155,12 @@ def _cells(study: Study, platforms: dict[str, PlatformEntry], root: Path) -> Ite
                 )
 
 
-def _model(study: Study, root: Path) -> dict[str, Any]:
-    path = find_named("model", study.model.name, root / "config" / "models", ".json")
+def _model_config(name: str, root: Path) -> dict[str, Any]:
+    path = find_named("model", name, root / "config" / "models", ".json")
     config = read_json(path)
     if not isinstance(config, dict) or "model_type" not in config:
         raise SpecError(f"model.name: {path} holds no model_type; expected a Hugging Face config")
-    chosen: dict[str, Any] = encode(study.model)
-    return chosen | {"config": config}
+    return config
 
 
 def _plain_spec(
@@ -201,21 +209,27 @@ def _implementation(config: Config, device: str, arm: str) -> str:
     return NATIVE_OPTIMIZER.get((config.engine, device, config.offloads), "torch-fused")
 
 
-_SECTIONS: dict[str, type[Any]] = {"data": Data, "optimizer": Optimizer, "protocol": Protocol, "model": Model}
+_SECTIONS: dict[str, type[Any]] = {
+    "data": Data,
+    "optimizer": Optimizer,
+    "protocol": Protocol,
+    "model": Model,
+    "numerics": Numerics,
+}
 
 
-def _apply(plain: dict[str, Any], override: Override, key: str) -> None:
-    """Lay an override over a plain spec. Raises SpecError naming a key that the section does not have."""
+def _apply(plain: dict[str, Any], override: Override, key: str, root: Path) -> None:
+    """Lay an override over a plain spec. Raises SpecError naming a key or value that the section does not have."""
     for section, cls in _SECTIONS.items():
-        allowed = tuple(f.name for f in dataclasses.fields(cls))
-        _check_keys(getattr(override, section), allowed, f"{key}.{section}")
-        plain[section] |= getattr(override, section)
-        try:
-            decode(cls, plain[section], f"{key}.{section}")
-        except SpecError as error:
-            raise SpecError(str(error)) from None
-    _check_keys(override.numerics, NUMERIC_DTYPES, f"{key}.numerics")
-    plain["numerics"] |= override.numerics
+        changes = getattr(override, section)
+        if not changes:
+            continue
+        allowed = tuple(f.name for f in dataclasses.fields(cls) if (section, f.name) != ("model", "config"))
+        _check_keys(changes, allowed, f"{key}.{section}")
+        plain[section] |= changes
+        decode(cls, plain[section], f"{key}.{section}")
+    if "name" in override.model:
+        plain["model"]["config"] = _model_config(override.model["name"], root)
     engine = plain["engine"]
     settings = engine["settings"] | override.engine
     engine["settings"] = resolve_settings(engine["name"], settings, f"{key}.engine")

@@ -67,6 +67,11 @@ class Cells:
     arm: tuple[str, ...] | None = None
     """Arms, a name or a list; null: all."""
 
+    def __post_init__(self) -> None:
+        for axis in ("platform", "config", "arm"):
+            if getattr(self, axis) == ():
+                raise SpecError(f"{axis}: found an empty list, which matches no cell; leave it out to match all")
+
     def match(self, platform: str, config: str, arm: str) -> bool:
         """Whether a cell is one of them."""
         axes = ((self.platform, platform), (self.config, config), (self.arm, arm))
@@ -107,6 +112,7 @@ class FrontierChoice(Cells):
     """Processes per cell at most."""
 
     def __post_init__(self) -> None:
+        Cells.__post_init__(self)
         bounds_of(self.over, self.limit, self.resolution, self.rungs, self.processes)
 
 
@@ -249,7 +255,8 @@ def _normalise(plain: dict[str, Any]) -> dict[str, Any]:
             full[key] = [_list_axes(item) for item in full[key]]
     protocol = full.get("protocol")
     if isinstance(protocol, dict):
-        full["protocol"] = PROTOCOLS.get(protocol.get("preset", "careful"), {}) | protocol
+        preset = protocol.get("preset", "careful")
+        full["protocol"] = (PROTOCOLS.get(preset, {}) if isinstance(preset, str) else {}) | protocol
     # A section left empty in YAML is null: it means the defaults.
     return {key: value for key, value in full.items() if value is not None}
 

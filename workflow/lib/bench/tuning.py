@@ -75,12 +75,12 @@ def check_tuned(study: Study) -> None:
             raise SpecError(f"tuned.{name}: neither a config of this study nor an engine; {nearest(name, allowed)}")
         if not trials:
             raise SpecError(f"tuned.{name}: found no trial, expected at least one; {{}} is the config as given")
-    if "tuned" not in study.arms:
+    if not study.tuned and "tuned" not in study.arms:
         return
     counts = {}
     for choice in study.configs:
         config = CONFIGS[choice.base or choice.name]
         settings = resolve_settings(config.engine, config.settings)
         counts[choice.name] = len(trials_of(study, choice.name, config.engine, settings))
-    if len(set(counts.values())) > 1:
+    if "tuned" in study.arms and len(set(counts.values())) > 1:
         raise SpecError(f"tuned: found unequal numbers of trials {counts}, expected one equal budget for all")

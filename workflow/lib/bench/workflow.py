@@ -39,9 +39,13 @@ def parse_config(config: Mapping[str, Any]) -> Options:
     for key in config:
         if key not in OPTIONS:
             raise SpecError(f"--config {key}=...: unknown key; {nearest(key, OPTIONS)}")
-    study = config.get("study") or "quick"
+        # An unset shell variable must not start the default study.
+        if config[key] in (None, "", [], {}):
+            raise SpecError(f"--config {key}=: found nothing after the '='; give a value or leave the key out")
     return Options(
-        study=str(study), rerun=parse_rerun(config.get("rerun")), results=str(config.get("results") or "results")
+        study=str(config.get("study", "quick")),
+        rerun=parse_rerun(config.get("rerun")),
+        results=str(config.get("results", "results")),
     )
 
 
