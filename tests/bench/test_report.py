@@ -74,6 +74,35 @@ def test_ties_are_called_ties_and_differences_by_their_size(tmp_path: Path, stud
     assert "fsdp2-reshard trains 2.02x (1.92 to 2.12 over 3 paired runs) as fast as zero-3" in text
 
 
+def test_more_sequences_a_step_are_another_workload_not_a_faster_config(tmp_path: Path, study: Load) -> None:
+    large = "{name: zero-3-mb8, base: zero-3, override: {data: {micro_batch: 8}}}"
+    matrix = study(GPU_STUDY.replace("zero-3]", f"zero-3, {large}]"))
+    speeds = {"ddp": 1000.0, "fsdp2-reshard": 800.0, "zero-3-mb8": 3000.0}
+    for name, found in speeds.items():
+        write_record(tmp_path, make_record(run_of(matrix, name), tokens_per_s=found))
+    text = write_report(matrix, tmp_path).read_text()
+    assert (
+        "- **h200-x2, matched, micro-batch 1**: ddp is fastest at 1000 tok/s, peak 20.00 GB; "
+        "25% ahead of fsdp2-reshard (one run each); not run yet: zero-3.\n"
+    ) in text
+    assert "- **h200-x2, matched, micro-batch 8**: zero-3-mb8 is the only one measured, at 3000 tok/s" in text
+
+
+def test_the_price_of_resharding_has_one_sign(tmp_path: Path, study: Load) -> None:
+    matrix = study(GPU_STUDY.replace("[ddp, ", "[fsdp2-noreshard, "))
+    write_record(tmp_path, make_record(run_of(matrix, "fsdp2-reshard"), tokens_per_s=860.0))
+    write_record(tmp_path, make_record(run_of(matrix, "fsdp2-noreshard"), peak_bytes=21_000_000_000))
+    text = write_report(matrix, tmp_path).read_text()
+    assert "resharding after forward costs 14% of the speed and gives back 1.00 GB." in text
+
+
+def test_nothing_is_said_about_repeats_where_nothing_ran(tmp_path: Path, study: Load) -> None:
+    matrix = study(GPU_STUDY)
+    assert "One run a cell" not in write_report(matrix, tmp_path).read_text()
+    write_record(tmp_path, make_record(run_of(matrix, "ddp")))
+    assert "One run a cell: how much repeats would differ is not known." in write_report(matrix, tmp_path).read_text()
+
+
 def test_a_death_is_shown_with_its_evidence_and_where_it_lies(tmp_path: Path, study: Load) -> None:
     matrix = study(GPU_STUDY)
     write_record(tmp_path, make_record(run_of(matrix, "zero-3"), outcome="host_oom", evidence="Killed process 7"))

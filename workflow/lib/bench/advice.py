@@ -11,22 +11,38 @@ from harness.contract.units import GB
 
 
 def choices(matrix: Matrix, results: Results) -> list[dict[str, Any]]:
-    """For each platform and arm: the fastest, what ties with it, the lightest, and what did not run."""
-    return [
-        choice for platform, arm in results.places() if (choice := _choice(matrix, results, platform, arm)) is not None
-    ]
+    """For each platform, arm and workload: the fastest, what ties with it, the lightest, and what did not run."""
+    found = []
+    for platform, arm in results.places():
+        cells = [c for key, c in results.cells.items() if (key[0], key[2]) == (platform, arm) and c.cell.spec]
+        sizes = list(dict.fromkeys(_size(cell) for cell in cells))
+        for size in sizes:
+            telling = [part for part, *others in zip(size, *sizes, strict=True) if len(set(others)) > 1]
+            where = ", ".join([platform, arm, *telling])
+            found.append(_choice(matrix, results, where, [cell for cell in cells if _size(cell) == size]))
+    return [choice for choice in found if choice is not None]
 
 
-def _choice(matrix: Matrix, results: Results, platform: str, arm: str) -> dict[str, Any] | None:
-    cells = [cell for key, cell in results.cells.items() if (key[0], key[2]) == (platform, arm)]
+def _size(cell: CellResult) -> tuple[str, ...]:
+    """What one step trains on: more sequences a step are another workload, not a faster config."""
+    if cell.cell.spec is None:
+        return ()
+    data = cell.cell.spec.data
+    micro_steps = f"gradient accumulation {data.gradient_accumulation}"
+    return cell.cell.spec.model.name, f"sequence {data.sequence_length}", f"micro-batch {data.micro_batch}", micro_steps
+
+
+def _choice(matrix: Matrix, results: Results, where: str, cells: list[CellResult]) -> dict[str, Any] | None:
     alive = sorted((cell for cell in cells if cell.finished), key=speed, reverse=True)
     if not alive:
         return None
     best = alive[0]
+    platform, _, arm = best.key
     ties = [cell.key[1] for cell in alive[1:] if (ratio := results.speed_ratio(cell, best)) is not None and ratio.tie]
     weighed = sorted((peak, cell.key[1], cell) for cell in alive if (peak := cell.peak()))
     lightest = weighed[0] if weighed else None
     return {
+        "where": where,
         "platform": platform,
         "arm": arm,
         "device": matrix.platforms[platform].device,
@@ -45,14 +61,15 @@ def _choice(matrix: Matrix, results: Results, platform: str, arm: str) -> dict[s
             for cell in cells
             if not cell.finished and cell.cell.exclusion is None and cell.outcome != MISSING
         ],
-        "repeats": min(len(cell.finished) for cell in alive),
+        "unrun": [cell.key[1] for cell in cells if cell.outcome == MISSING],
     }
 
 
 def _second(alive: list[CellResult], ties: list[str]) -> dict[str, Any] | None:
     for cell in alive[1:]:
         if cell.key[1] not in ties:
-            return {"config": cell.key[1], "lead_percent": (speed(alive[0]) / speed(cell) - 1) * 100}
+            pairs = min(len(alive[0].finished), len(cell.finished))
+            return {"config": cell.key[1], "lead_percent": (speed(alive[0]) / speed(cell) - 1) * 100, "pairs": pairs}
     return None
 
 
@@ -65,7 +82,7 @@ def recommendations(chosen: list[dict[str, Any]]) -> list[str]:
     """The choices as advice, one sentence each."""
     lines = []
     for c in chosen:
-        where = f"{c['platform']}, {c['arm']}"
+        where = c["where"]
         if c["device"] != "cuda":
             lines.append(f"{where}: CPU speeds do not carry over to GPUs; use this study to check that engines agree.")
             continue

@@ -8,7 +8,7 @@ from typing import Any
 
 from bench.across import nccl_growth, pipes, stage_order
 from bench.deaths import SurvivalLine
-from bench.finding import Finding, peak_gb, percent, times, uncertainty
+from bench.finding import Finding, peak_gb, times, uncertainty
 from bench.results import Results, speed
 from harness.contract.units import GB
 from harness.measure.flops import shape_of
@@ -83,7 +83,9 @@ def reshard_price(results: Results) -> Iterable[Finding]:
         if free is None or keep is None or ratio is None:
             continue
         saved = (keep.peak() or 0) - (free.peak() or 0)
-        price = "nothing beyond the noise" if ratio.tie else f"{percent(ratio.change)} speed"
+        price = "nothing beyond the noise" if ratio.tie else f"{-ratio.change * 100:.0f}% of the speed"
+        if ratio.change > 0 and not ratio.tie:
+            price = f"nothing: it is {ratio.change * 100:.0f}% faster"
         yield Finding(
             kind="reshard_price",
             sentence=(
