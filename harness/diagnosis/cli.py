@@ -78,7 +78,9 @@ def _place(evidence: Evidence) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m harness diagnose", description=__doc__)
-    parser.add_argument("source", metavar="FILE|DIR|-", help="a log (text, gz, zst), folder of logs, attempt, or -")
+    parser.add_argument(
+        "source", type=_named, metavar="FILE|DIR|-", help="a log (text, gz, zst), folder of logs, attempt, or -"
+    )
     parser.add_argument("--exit-code", type=int, help="exit code of the launcher or container, if known")
     parser.add_argument("--pod", type=Path, help="the pod as JSON (kubectl get pod NAME -o json)")
     parser.add_argument("--events", type=Path, help="its events as JSON (kubectl get events -o json)")
@@ -86,6 +88,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--redact", action="store_true", help=REDACT_HELP)
     return parser
+
+
+def _named(source: str) -> str:
+    if not source:
+        raise argparse.ArgumentTypeError("expected a log, a folder of logs or -, found an empty name")
+    return source
 
 
 def _json(path: Path | None) -> Any:

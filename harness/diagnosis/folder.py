@@ -175,7 +175,8 @@ def any_logs(folder: Path) -> list[Path]:
     """Every file below a folder that may be a log; the ranks' own ones first."""
     if (folder / "launcher.log").is_file():
         return try_logs(folder)
-    files = [p for p in folder.rglob("*") if p.is_file() and p.suffix.lower() not in _NOT_LOGS and p.name[:1] != "."]
+    files = [p for p in folder.rglob("*") if p.suffix.lower() not in _NOT_LOGS and p.is_file()]
+    files = [p for p in files if not any(part.startswith(".") for part in p.relative_to(folder).parts)]
     files = [p for p in files if not is_dump(p) and not p.name.startswith(("heartbeat-", "exit-"))]
     return sorted(files, key=lambda p: ((r := rank_of(p, folder)) is None, r or 0, p.as_posix()))
 

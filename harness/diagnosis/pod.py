@@ -145,11 +145,11 @@ def _items(document: Any) -> Iterator[dict[str, Any]]:
 
 def _containers(status: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for key in ("containerStatuses", "initContainerStatuses"):
-        yield from (c for c in status.get(key) or [] if isinstance(c, dict))
+        yield from _mappings(status.get(key))
 
 
 def _conditions(status: dict[str, Any]) -> list[dict[str, Any]]:
-    return [c for c in status.get("conditions") or [] if isinstance(c, dict)]
+    return _mappings(status.get("conditions"))
 
 
 def _true(condition: dict[str, Any]) -> bool:
@@ -158,6 +158,10 @@ def _true(condition: dict[str, Any]) -> bool:
 
 def _mapping(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
+
+
+def _mappings(value: Any) -> list[dict[str, Any]]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def _get(value: Any, *keys: str) -> Any:

@@ -15,7 +15,11 @@ LONGEST_LINE_BYTES = 1 << 16
 """A longer line is read in overlapping pieces of this size."""
 WHOLE_FILE_BYTES = 4 << 20
 """Files up to this size are looked at as a whole first, for hard-wrapped text."""
+BINARY_LOOK_BYTES = 1 << 16
+BINARY_SHARE = 0.05
+"""Share of control characters beyond which a file is no text: random bytes hold 10%, a log with bad bytes far less."""
 _OVERLAP_BYTES = 1024
+_NO_TEXT = bytes({*range(1, 32)} - set(b"\b\t\n\v\f\r\x1b"))
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _TO_LINES = bytes.maketrans(b"\r", b"\n")
 
@@ -66,10 +70,12 @@ class Block:
 def blocks(handle: IO[bytes]) -> Iterator[Block]:
     """Read a stream to its end; a small one as one block, with hard-wrapped text joined.
 
-    Raises OSError at the end of what could be read when the stream is damaged there.
+    Raises OSError at the end of what could be read when the stream is damaged there, and for a binary file.
     """
     source = _Careful(handle)
     first = source.read(WHOLE_FILE_BYTES)
+    if _is_binary(first[:BINARY_LOOK_BYTES]):
+        raise OSError("a binary file, no log")
     if len(first) < WHOLE_FILE_BYTES:
         if first:
             yield Block(1, first.removesuffix(b"\n"), whole=True)
@@ -91,6 +97,13 @@ def blocks(handle: IO[bytes]) -> Iterator[Block]:
     if carry:
         yield Block(number, carry)
     source.complain()
+
+
+def _is_binary(head: bytes) -> bool:
+    """Whether a file is no text from its start on. NULs say nothing: a log cut while it grows begins with them."""
+    told = head.replace(b"\0", b"")
+    parts = (told[:256], told)
+    return all(len(p) - len(p.translate(None, _NO_TEXT)) > BINARY_SHARE * len(p) for p in parts)
 
 
 def decompress(handle: IO[bytes]) -> IO[bytes]:

@@ -15,6 +15,8 @@ CONFIG = entry(Tier.CAUSE, "config_error", "config-frames", r"deepspeed/runtime/
 DATA = entry(Tier.CAUSE, "data_error", "data-frames", r"torch/utils/data/", "medium")
 
 _HEADER = "Traceback (most recent call last):"
+_HARMLESS = ("Exception ignored in", "Error in atexit._run_exitfuncs", "--- Logging error ---")
+"""What Python prints before the traceback of an exception that ends nothing."""
 _FRAME = re.compile(r'^[\s|>]*File "(?P<file>[^"]*)", line \d+')
 _CHAIN = re.compile(r"During handling of the above exception|direct cause of the following exception")
 _EXCEPTION = re.compile(r"^(?:\s{0,2}\| )?(?P<name>[A-Za-z_][\w.]*(?:\([A-Z]\w+\))?)(?::\s|:$|$)")
@@ -50,7 +52,7 @@ class Ended:
     name: str
     signature: Signature
     ignored: bool
-    """It was raised in a destructor or thread clean-up and ended nothing."""
+    """It was raised in a destructor, at exit or by a logger, and ended nothing."""
     rank: int | None
     """The process that the launcher's text names just before."""
 
@@ -99,13 +101,14 @@ class Tracebacks:
             self._spawned = int(spawned["rank"])
         elif _CHAIN.search(text):
             self._chained.add(speaker)
-        elif text.startswith("Exception ignored in"):
+        elif text.startswith(_HARMLESS):
             self._ignore_next.add(speaker)
         elif state is None:
             match = _TYPED.match(text) or _ERROR_FILE.match(text)
             return self._end(match["name"], None) if match else None
         elif frame := _FRAME.match(text):
             state.frames += 1
+            state.ignored |= state.frames == 1 and text.endswith("in _exitfunc")
             state.file = frame["file"]
             if not (_OWN_CODE.search(frame["file"]) and "torch/utils/data" not in frame["file"]):
                 state.data = bool(_DATA_FRAME.search(frame["file"]))

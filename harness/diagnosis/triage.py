@@ -5,6 +5,7 @@ is judged once and a line costs one hash. A new shape is judged by its words: a 
 too, and only shapes with a telling word are tried against the needles of the signatures.
 """
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -52,6 +53,7 @@ class Vocabulary:
         for text, index in [*needles, *((s, -1) for s in structure)]:
             word = max(text.split(), key=len).encode()
             self._needles.setdefault(word, []).append((text.encode(), index))
+        self._any_gate = re.compile(_trie(self._needles))
         self._words: dict[bytes, tuple[bytes, ...]] = {}
         """Telling words seen so far, each with the gates in it."""
         self._plain: set[bytes] = set()
@@ -60,6 +62,8 @@ class Vocabulary:
         """Shapes with a telling word: candidates (() when only the structure tells), or None for mere progress."""
         joined = b"\n".join(shapes)
         words = set(joined.split())
+        if len(self._words) > WORDS_KEPT:
+            self._words.clear()
         self._sort_out(words.difference(self._plain, self._words))
         present = self._words.keys() & words
         if not present:
@@ -87,8 +91,14 @@ class Vocabulary:
         if len(self._plain) + len(new) > WORDS_KEPT:
             self._plain.clear()
         joined = b" ".join(new)
-        present = [gate for gate in self._needles if gate in joined]
-        telling = {word: gates for word in new if (gates := tuple(g for g in present if g in word))} if present else {}
+        telling: dict[bytes, tuple[bytes, ...]] = {}
+        match = self._any_gate.search(joined)
+        while match:
+            end = joined.find(b" ", match.end())
+            end = len(joined) if end < 0 else end
+            word = joined[joined.rfind(b" ", 0, match.start()) + 1 : end]
+            telling[word] = tuple(gate for gate in self._needles if gate in word)
+            match = self._any_gate.search(joined, end)
         self._words.update(telling)
         self._plain |= new - telling.keys()
 
@@ -110,6 +120,9 @@ class Triage:
         """The lines of a block that are worth reading."""
         shapes = b"\n".join(block.lines).translate(_LOWER, _DIGITS).split(b"\n")
         distinct = set(shapes)
+        if len(self._telling) > SHAPES_KEPT:
+            for kept in (self._telling, self._progress, self._seen, self._hits):
+                kept.clear()
         self._learn(distinct - self._seen)
         telling = self._telling.keys() & distinct
         moving = self._progress & distinct
@@ -162,6 +175,15 @@ class Triage:
                 self._telling[shape] = candidates
             if shows_progress(shape):
                 self._progress.add(shape)
+
+
+def _trie(texts: Iterable[bytes]) -> bytes:
+    """A pattern that finds any of the texts: shared beginnings are tried once, which alternatives alone are not."""
+    branches: dict[bytes, list[bytes]] = {}
+    for text in texts:
+        branches.setdefault(text[:1], []).append(text[1:])
+    parts = (re.escape(first) + (b"" if b"" in rest else _trie(rest)) for first, rest in branches.items())
+    return b"(?:" + b"|".join(parts) + b")"
 
 
 def _lines_with(word: bytes, text: bytes) -> Iterator[bytes]:

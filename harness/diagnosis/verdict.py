@@ -78,6 +78,8 @@ def finished_run(case: Case) -> Diagnosis | None:
     if not markers:
         return None
     last = markers[-1]
+    if last.signature.name == "elastic-succeeded" and code in (None, 0) and not _failed_after(case, last):
+        return say("ok", "medium" if case.failed else "high", evidence=evidence_of([last]))
     if any(h.order > last.order for h in fatal) or (case.own_failures and last.signature.name == "exit-zero"):
         return None
     if last.signature.name != "run-complete" and (case.own_failures or code not in (None, 0)):
@@ -142,6 +144,9 @@ def unknown(case: Case) -> Diagnosis:
             sentence="A rank lost its peer; the peer died first and its own log is not here.",
         )  # fmt: skip
     evidence = evidence_of([*case.causes[:1], *case.own_failures[:2]])
+    if case.findings.unreadable and not evidence:
+        # A log that could not be read whole may hold what is missing here.
+        return say("unknown", "low", runner_up=runner_up, sentence=_unread(case.findings.unreadable))
     if not case.findings.lines:
         return say("unknown", "low", sentence="The log is empty.")
     return say("unknown", "low", evidence=evidence, runner_up=runner_up)
@@ -168,6 +173,19 @@ SIGNALS: dict[int, tuple[str, Confidence, str]] = {
 
 EVERYBODYS = frozenset({"config_error", "import_error", "numerics", "jit_build", "hub_download", "driver_mismatch"})
 """Outcomes that strike all ranks alike: then none of them is the culprit."""
+
+
+def _failed_after(case: Case, marker: Hit) -> bool:
+    """Whether anything failed after a launcher's success, or elsewhere; failures before it were restarted."""
+    errors = [h for h in case.causes if h.in_traceback and not h.soft]
+    return any(h.order > marker.order for h in errors) or any(
+        e.file != marker.file or e.line > marker.line for e in case.own_failures
+    )
+
+
+def _unread(files: list[str]) -> str:
+    more = f" (and {len(files) - 1} more)" if len(files) > 1 else ""
+    return f"The evidence does not show why the run ended; could not be read whole: {files[0]}{more}."
 
 
 def _everybody(case: Case, hit: Hit) -> bool:

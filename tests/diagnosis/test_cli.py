@@ -117,3 +117,20 @@ def test_redact_prints_the_log_without_private_things(capsys: pytest.CaptureFixt
     assert "jane" not in out
     assert "10.1.2.3" not in out
     assert out.endswith("KeyError: 'x'\n")
+
+
+def test_an_empty_name_does_not_mean_this_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([""])
+    assert ended.value.code == 2
+    assert "found an empty name" in capsys.readouterr().err
+
+
+def test_hidden_folders_and_binary_files_hold_no_logs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / ".venv" / "lib").mkdir(parents=True)
+    (tmp_path / ".venv" / "lib" / "notes.txt").write_text("torch.OutOfMemoryError: CUDA out of memory.\n")
+    (tmp_path / "lib.so.1").write_bytes(bytes(range(256)) * 300)
+    assert main([str(tmp_path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["outcome"] == "unknown"
+    assert "lib.so.1: a binary file" in found["sentence"]

@@ -86,3 +86,11 @@ def test_events_in_the_order_of_time() -> None:
     lines = events_text(events).read().decode().splitlines()
     assert [line.split("\t")[1] for line in lines] == ["FailedScheduling", "Started"]
     assert lines[1].endswith("Started container")
+
+
+@pytest.mark.parametrize("status", [
+    {"conditions": 5}, {"conditions": {"type": "Ready"}}, {"containerStatuses": 5}, {"containerStatuses": [None, 1]},
+    {"conditions": [], "initContainerStatuses": "none"}, {"reason": {"a": 1}, "message": [1]}, [],
+])  # fmt: skip
+def test_a_status_of_an_odd_shape_says_nothing(status: Any) -> None:
+    assert read_pods({"kind": "Pod", "status": status}).verdicts == []

@@ -18,7 +18,8 @@ CLUSTER = (
     entry(_V, "host_oom", "lsf-pbs-oom",
           r"TERM_MEMLIMIT|PBS: job killed: v?mem .{0,300} exceeded limit"),
     entry(_V, "host_oom", "ray-oom",
-          r"ray\.exceptions\.OutOfMemoryError|due to the node running low on memory"),
+          r"ray\.exceptions\.OutOfMemoryError|due to the node running low on memory"
+          r"|[1-9]\d* Workers .{0,60}killed due to memory pressure"),
     entry(_V, "preemption", "slurm-preempted",
           r"JobState=(?:PREEMPTED|NODE_FAIL)|\b(?:PREEMPTED|NODE_FAIL)\s+\d+:\d+"
           r"|CANCELLED (?:AT \S+ )?DUE TO (?:PREEMPTION|JOB REQUEUE|NODE FAILURE|SIGNAL Terminated BY PREEMPT)"),

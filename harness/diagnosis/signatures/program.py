@@ -7,6 +7,7 @@ NETWORK = (
     cause("hub_download", "hub",
           r"RepositoryNotFoundError|GatedRepoError|LocalEntryNotFoundError|HfHubHTTPError"
           r"|(?<!Local)EntryNotFoundError"
+          r"|trying to load it from 'https://huggingface"
           r"|is not a valid model identifier|couldn't connect to .{0,300}huggingface"
           r"|Couldn't reach .{0,300} on the Hub"
           r"|(?:Client|Server) Error.{0,300}huggingface|host='(?:\S*\.)?(?:huggingface\.co|hf\.co)'|gated repo"
