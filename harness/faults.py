@@ -159,8 +159,9 @@ def _shm_full(injector: Injector) -> None:
     stat = os.statvfs("/dev/shm")
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
     try:
-        # Reserves without writing: a machine's memory is not filled for a test.
-        os.posix_fallocate(descriptor, 0, stat.f_bavail * stat.f_frsize + GIB)
+        # More than the whole file system: refused at once. Less would be reserved page by page until a machine whose
+        # /dev/shm is as large as its memory has none left.
+        os.posix_fallocate(descriptor, 0, stat.f_blocks * stat.f_frsize + GIB)
     except OSError as error:
         raise RuntimeError(f"unable to allocate shared memory(shm) for file <{path}>: {error}") from error
     finally:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import deepspeed
@@ -64,6 +65,8 @@ class ZeroEngine:
         # DeepSpeed reads its local rank from here even when the process group exists already.
         os.environ.setdefault("LOCAL_RANK", str(context.rank))
         deepspeed.init_distributed(dist_backend="nccl" if context.device.type == "cuda" else "gloo", verbose=False)
+        if context.device.type == "cpu":
+            _forget_shared_buffer(context.rank)
         self.model = build_meta_model(context)
         self.parameters = count_parameters(self.model)
         weights = Weights(context, self.model)
@@ -222,6 +225,16 @@ def _undo_setup_step(wrapper: Any, optimizer: torch.optim.Optimizer) -> None:
     for group in optimizer.param_groups:
         if "step" in group:
             group["step"] = 0
+
+
+def _forget_shared_buffer(rank: int) -> None:
+    """Take away the name of the 66 MiB that DeepSpeed's CPU ranks share, once every rank has mapped it.
+
+    DeepSpeed never does, so every run would leave its buffers in /dev/shm, in memory, until the machine restarts.
+    """
+    torch.distributed.barrier()
+    place = "_".join((str(os.getuid()), os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"], str(rank)))
+    Path("/dev/shm", f"deepspeed_allreduce_buffer_{place}").unlink(missing_ok=True)
 
 
 def _refuse_hidden_synchronization(engine: Any) -> None:
