@@ -1,9 +1,16 @@
 """DeepSpeed ZeRO, stages 0 to 3, with or without offload."""
 
 import os
+import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+# DeepSpeed asks py-cpuinfo, at 1.4 s a call, twice for each compiled operator of each rank; without
+# it, DeepSpeed asks lscpu and comes to the same flags (`harness setup` builds with the same answer).
+if shutil.which("lscpu"):
+    sys.modules.setdefault("cpuinfo", None)  # type: ignore[arg-type]
 
 import deepspeed
 import torch
