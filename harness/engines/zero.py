@@ -1,17 +1,12 @@
 """DeepSpeed ZeRO, stages 0 to 3, with or without offload."""
 
+import functools
 import os
-import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-# DeepSpeed asks py-cpuinfo, at 1.4 s a call, twice for each compiled operator of each rank; without
-# it, DeepSpeed asks lscpu and comes to the same flags (`harness setup` builds with the same answer).
-if shutil.which("lscpu"):
-    sys.modules.setdefault("cpuinfo", None)  # type: ignore[arg-type]
-
+import cpuinfo
 import deepspeed
 import torch
 from torch import nn
@@ -27,6 +22,9 @@ from harness.engines.numerics import dtype_name, require
 from harness.engines.optimizer import optimizer_name, optimizer_tensors, torch_adamw
 from harness.engines.weights import Weights
 from harness.engines.zero_config import deepspeed_config
+
+# DeepSpeed asks twice for each compiled operator of each rank, and an answer takes 1.4 s of CPU time.
+cpuinfo.get_cpu_info = functools.cache(cpuinfo.get_cpu_info)
 
 
 class _Unborn(nn.Module):

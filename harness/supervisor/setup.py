@@ -30,9 +30,7 @@ OPERATORS = {
 """Builder -> folder of its build: the optimizer of offloaded configs, what gloo ranks on one host share, and the
 optimizer that ZeRO ships with on a GPU."""
 BUILD = """
-import shutil, sys
-if shutil.which("lscpu"):
-    sys.modules["cpuinfo"] = None  # as the ranks do: other flags would build everything again
+import sys
 from deepspeed.accelerator import get_accelerator
 unused = "ShareMemCommBuilder" if get_accelerator().device_name() == "cuda" else "FusedAdamBuilder"
 for name in sys.argv[1:]:
