@@ -17,6 +17,7 @@ include: "workflow/rules/diagnose.smk"
 include: "workflow/rules/aggregate.smk"
 include: "workflow/rules/report.smk"
 include: "workflow/rules/frontier.smk"
+include: "workflow/rules/gke.smk"
 
 
 rule all:

@@ -62,13 +62,20 @@ class Bucket:
             raise DeliveryError(f"{self.url}: no credentials: {_words(error)}; use workload identity") from None
         self._bucket = client.bucket(name)
 
+    def _bucket_is_there(self, patience_s: float) -> bool:
+        try:
+            return bool(self._bucket.exists(timeout=_request_s(patience_s), retry=_retry(patience_s)))
+        except FAULTS:
+            # Writers of objects are often not allowed to look at the bucket itself.
+            return True
+
     def delivered(self, spec: RunSpec, patience_s: float) -> Record | None:
         """The record that is there already. Raises DeliveryError when it is that of another spec."""
         try:
             raw = self._blob(RECORD).download_as_bytes(timeout=_request_s(patience_s), retry=_retry(patience_s))
             record = parse_record(json.loads(raw))
         except api.NotFound as error:
-            if "bucket" in str(error).lower():
+            if not self._bucket_is_there(patience_s):
                 raise DeliveryError(f"{self.url}: {_words(error)}") from None
             return None
         except FAULTS as error:
