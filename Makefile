@@ -21,6 +21,7 @@ $(VENV)/.ready: requirements.lock pyproject.toml scripts/setup.sh
 
 run: setup ## run the quick study (STUDY=NAME for another) on this machine
 	@$(BIN)/snakemake --profile local --config study=$(STUDY)
+	@echo "The report: results/$(STUDY)/report.md"
 
 test: setup ## the test suite without the slow tier
 	$(BIN)/python -m pytest -m "not slow and not cluster and not gpu"
