@@ -12,6 +12,7 @@ window. `profile` in a RankResult holds:
     overlap                     1 - exposed / busy communication
     collectives                 per kind: count, payload_bytes, time_s, straggler_wait_s, dtypes, per step
     straggler_wait_s            per step, sum over collectives of own time minus the shortest of any rank
+    kernel_kinds_s, top_kernels what the compute part is made of (harness.measure.kernels)
 """
 
 import json
@@ -29,6 +30,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from harness.contract.errors import HarnessError
 from harness.measure import clock
 from harness.measure.intervals import Interval, clip, length, subtract, union
+from harness.measure.kernels import by_kernel
 
 _WINDOW = "harness.profiled_window"
 _US = 1e-6
@@ -69,6 +71,8 @@ class Timeline:
     comm: list[Interval] = field(default_factory=list)
     copies: list[Interval] = field(default_factory=list)
     collectives: list[Collective] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    """Of the kernels in `compute`."""
 
 
 def read_trace(events: Sequence[dict[str, Any]]) -> Timeline:
@@ -88,6 +92,7 @@ def read_trace(events: Sequence[dict[str, Any]]) -> Timeline:
             timeline.copies.append(span)
         else:
             timeline.compute.append(span)
+            timeline.names.append(name)
     return timeline
 
 
@@ -134,6 +139,9 @@ def summarize(timeline: Timeline, steps: int) -> dict[str, Any]:
             "idle": (window_s - busy) / window_s,
         },
         "overlap": 1 - exposed / length(comm) if comm else None,
+        **by_kernel(
+            [(name, end - start) for name, (start, end) in zip(timeline.names, timeline.compute, strict=True)], steps
+        ),
     }
 
 
@@ -200,5 +208,8 @@ def _keep_window(timeline: Timeline) -> None:
     start, end = timeline.window
     kept = [i for i, span in enumerate(timeline.comm) if start <= span[0] < end]
     timeline.collectives = [timeline.collectives[i] for i in kept]
+    timeline.names = [
+        name for name, span in zip(timeline.names, timeline.compute, strict=True) if start <= span[0] < end
+    ]
     for name in ("comm", "compute", "copies"):
         setattr(timeline, name, [s for s in getattr(timeline, name) if start <= s[0] < end])

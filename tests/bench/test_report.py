@@ -219,3 +219,13 @@ def test_profiled_shares_become_the_time_table(tmp_path: Path, study: Load) -> N
     text = write_report(matrix, tmp_path).read_text()
     assert "| h200-x2 | zero-3 | matched | 50.0 | 30.0 | 5.0 | 15.0 | 40.0 |" in text
     assert (tmp_path / "figures/time.svg").is_file()
+
+
+def test_kinds_of_kernels_become_a_table_longest_first(tmp_path: Path, study: Load) -> None:
+    matrix = study(GPU_STUDY)
+    for config, kinds in (("zero-3", {"matmul": 0.2, "loss": 0.01}), ("fsdp2-reshard", {"optimizer": 0.05})):
+        write_record(tmp_path, make_record(run_of(matrix, config), profile={"kernel_kinds_s": kinds}))
+    text = write_report(matrix, tmp_path).read_text()
+    assert "| platform | config | arm | matmul | optimizer | loss |\n|---|---|---|---:|---:|---:|\n" in text
+    assert "| h200-x2 | zero-3 | matched | 200.0 | - | 10.0 |\n" in text
+    assert "| h200-x2 | fsdp2-reshard | matched | - | 50.0 | - |\n" in text

@@ -128,6 +128,12 @@ class CellResult:
         found = [v for run in self.finished if run.newest and (v := value(run.newest.record)) is not None]
         return statistics.median(found) if found else None
 
+    def kernel_kinds(self) -> list[str]:
+        """Kinds of kernels that the profiled passes of the finished runs saw, in the order first met."""
+        records = [run.newest.record for run in self.finished if run.newest]
+        profiles = [record.measured.profile or {} for record in records if record.measured]
+        return list(dict.fromkeys(kind for profile in profiles for kind in profile.get("kernel_kinds_s", {})))
+
     def by_repeat(self, value: Value) -> dict[int, float]:
         """Repeat -> number, for paired comparisons."""
         found = ((r.spec.identity.repeat, value(r.newest.record)) for r in self.finished if r.newest)

@@ -15,7 +15,7 @@ from bench.matrix import Matrix
 from bench.render import render
 from bench.results import Results
 from bench.runs import MISSING, Loaded, load_runs, readable
-from bench.sections import death_rows, platform_sections, provenance, summary_rows, time_rows
+from bench.sections import death_rows, kernel_table, platform_sections, provenance, summary_rows, time_rows
 from bench.tables import write_tables
 from bench.trials import trial_rows
 from harness.contract.outcome import OUTCOMES
@@ -61,6 +61,7 @@ def build(matrix: Matrix, results_folder: Path, loaded: Loaded | None = None) ->
         "platforms": platform_sections(matrix, results),
         "summary": summary_rows(matrix, results),
         "time": time_rows(results),
+        "kernels": kernel_table(results),
         "frontier": frontier_rows(matrix, results_folder),
         "trials": trial_rows(results),
         "deaths": death_rows(deaths),

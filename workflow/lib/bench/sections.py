@@ -142,6 +142,20 @@ def time_rows(results: Results) -> list[dict[str, Any]]:
     return rows
 
 
+def kernel_table(results: Results) -> dict[str, Any]:
+    """What the compute of a step is made of: `kinds`, longest first over all rows, and their milliseconds per row."""
+    rows: list[dict[str, Any]] = []
+    totals: dict[str, float] = {}
+    for (platform, config, arm), result in results.cells.items():
+        kinds = result.kernel_kinds()
+        found = {kind: _median(result, c.profile_value(f"kernel_kinds_s.{kind}"), MS) or 0.0 for kind in kinds}
+        for kind, milliseconds in found.items():
+            totals[kind] = totals.get(kind, 0.0) + milliseconds
+        if found:
+            rows.append({"platform": platform, "config": config, "arm": arm, "ms": found})
+    return {"kinds": sorted(totals, key=lambda kind: -totals[kind]), "rows": rows}
+
+
 def death_rows(deaths: Sequence[Death]) -> list[dict[str, Any]]:
     """The death table."""
     return [

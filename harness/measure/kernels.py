@@ -1,0 +1,46 @@
+"""Which kernels the compute part of a step is made of: what stands between a run and the matmul peak."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("attention", ("flash", "fmha", "sdpa", "attention", "mha")),
+    ("matmul", ("gemm", "gemv", "cutlass", "nvjet", "xmma", "cublas", "splitk", "bgemm")),
+    ("loss", ("softmax", "nll_loss", "cross_entropy")),
+    ("optimizer", ("multi_tensor_apply", "adam", "lpnorm")),
+    ("shard copies", ("chunk_cat", "split_with_sizes", "catarray")),
+    ("fused pointwise", ("triton_",)),
+    ("memcpy and memset", ("memcpy", "memset")),
+)
+"""Kind -> parts of a kernel's name in lower case; the first that fits wins, the rest is pointwise and reductions."""
+REST = "pointwise and reductions"
+SHOWN = 12
+NAME_CHARACTERS = 120
+
+
+def kind_of(name: str) -> str:
+    """The kind of one kernel by its name."""
+    lower = name.lower()
+    return next((kind for kind, parts in KINDS if any(part in lower for part in parts)), REST)
+
+
+def by_kernel(kernels: Sequence[tuple[str, float]], steps: int) -> dict[str, Any]:
+    """`kernels` is (name, seconds) of each launch; NCCL's and the copies over the bus are left out by the caller.
+
+    Returns `kernel_kinds_s`, seconds per step of each kind, longest first, and `top_kernels`, the longest by
+    name with count and seconds per step. Kernels may overlap each other, so the sum can exceed the busy time.
+    """
+    kinds: dict[str, float] = defaultdict(float)
+    names: dict[str, list[float]] = defaultdict(list)
+    for name, seconds in kernels:
+        kinds[kind_of(name)] += seconds
+        names[name].append(seconds)
+    longest = sorted(names.items(), key=lambda item: -sum(item[1]))[:SHOWN]
+    return {
+        "kernel_kinds_s": {kind: s / steps for kind, s in sorted(kinds.items(), key=lambda item: -item[1])},
+        "top_kernels": [
+            {"name": name[:NAME_CHARACTERS], "count": len(times) / steps, "time_s": sum(times) / steps}
+            for name, times in longest
+        ],
+    }
