@@ -12,7 +12,6 @@ import gc
 import json
 import os
 import signal
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +20,7 @@ from harness.contract.codec import encode
 from harness.contract.heartbeat import HeartbeatWriter
 from harness.contract.spec import RunSpec, read_spec
 from harness.faults import Injector
+from harness.quick_exit import leave
 
 if TYPE_CHECKING:
     import torch
@@ -148,4 +148,4 @@ def _leave(device: "torch.device") -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

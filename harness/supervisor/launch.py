@@ -16,9 +16,12 @@ from pathlib import Path
 from harness.contract.codec import nearest
 from harness.contract.errors import HarnessError, SpecError
 from harness.contract.spec import RunSpec
+from harness.supervisor import lean
 from harness.supervisor.host import usable_cores
 
 SOURCE_ROOT = Path(__file__).resolve().parents[2]
+LEAN = (sys.executable, "-m", "harness.supervisor.lean")
+"""Starts the launcher named next, without the imports that it does not use."""
 PORTS = range(15000, 30000)
 """Below Linux's ephemeral range (32768 and up), so that no outgoing connection can take a chosen port."""
 
@@ -44,7 +47,7 @@ def worker_command(spec_path: Path, folder: Path) -> list[str]:
 def torchrun_command(devices: list[str], module: list[str]) -> list[str]:
     """torchrun on this host, one rank per device; it finds a free port itself."""
     options = ["--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={len(devices)}", "--module"]
-    return [sys.executable, "-m", "torch.distributed.run", *options, *module]
+    return [*LEAN, lean.TORCHRUN, *options, *module]
 
 
 def deepspeed_command(devices: list[str], module: list[str]) -> list[str]:
@@ -55,7 +58,7 @@ def deepspeed_command(devices: list[str], module: list[str]) -> list[str]:
     """
     world = base64.urlsafe_b64encode(json.dumps({"localhost": devices}).encode()).decode()
     options = [f"--world_info={world}", "--master_addr=127.0.0.1", f"--master_port={free_port()}", "--module"]
-    return [sys.executable, "-m", "deepspeed.launcher.launch", *options, *module]
+    return [*LEAN, lean.DEEPSPEED, *options, *module]
 
 
 LAUNCHERS = {"torchrun": torchrun_command, "deepspeed": deepspeed_command}
