@@ -28,7 +28,7 @@ def test_the_dockerfile_passes_hadolint():
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize("name", ["install.sh", "build.sh"])
+@pytest.mark.parametrize("name", ["install.sh", "operators.sh", "build.sh", "portable/g++"])
 def test_scripts_parse_and_are_executable(name):
     assert os.access(CONTAINERS / name, os.X_OK)
     subprocess.run(["bash", "-n", CONTAINERS / name], check=True)
@@ -42,10 +42,22 @@ def test_everything_the_image_installs_is_pinned_by_the_lock_and_nothing_of_the_
 
 def test_what_the_dockerfile_copies_exists_and_gets_past_dockerignore():
     sources = [s for line in re.findall(r"^COPY (.+)$", (CONTAINERS / "Dockerfile").read_text(), re.MULTILINE)
-               for s in line.split()[:-1]]  # fmt: skip
+               for s in line.split()[:-1] if not line.startswith("--from=")]  # fmt: skip
     kept = {line[1:] for line in (CONTAINERS / "Dockerfile.dockerignore").read_text().splitlines() if line[:1] == "!"}
     assert set(sources) == kept
     assert all((ROOT / s).exists() for s in sources)
+
+
+def test_what_is_compiled_for_the_image_fits_the_gpus_host_and_not_the_machine_that_builds(tmp_path):
+    source = tmp_path / "isa.c"
+    source.write_text(
+        "#if !defined(__AVX512F__) || !defined(__AVX512__) || defined(__AVX256__) || defined(__AVX512VNNI__)\n"
+        "#error another instruction set\n#endif\n"
+    )
+    compiler = CONTAINERS / "portable" / "g++"
+    command = [compiler, "-march=native", "-D__AVX256__", "-fsyntax-only", "-x", "c++", source]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow
