@@ -4,11 +4,14 @@
 
 PLAN is what `snakemake plan` writes ({"specs": [...]}). Each spec is run by our harness and by trainer_peer.py in
 turn (A B, then B A, so that drift favours neither). OUT/pairs.json keeps every number; the table gives the ratio
-of medians and the range over pairs.
+of medians and the range over pairs. Every spec's first pair comes before any second one, so that a budget that ends
+early leaves something of each.
 """
 
 import argparse
+import contextlib
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -18,8 +21,10 @@ from typing import Any
 
 from harness.contract.record import read_record
 from harness.contract.spec import RunSpec, parse_spec
+from harness.supervisor.launch import plain_architectures
 
 ROOT = Path(__file__).resolve().parent.parent
+PEER_TIMEOUT_S = 240
 
 
 def run_ours(spec_path: Path, out: Path) -> float | None:
@@ -38,36 +43,59 @@ def run_peer(spec_path: Path, out: Path, world_size: int) -> float | None:
     result = out.with_suffix(".json")
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world_size}"]
     command = [*launcher, "benchmarks/trainer_peer.py", "--spec", str(spec_path), "--out", str(result)]
-    with out.with_suffix(".log").open("wb") as log:
-        subprocess.run(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, check=False)
+    environment = os.environ | plain_architectures() | {"PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
+    with out.with_suffix(".log").open("wb") as log, contextlib.suppress(subprocess.TimeoutExpired):
+        arguments: dict[str, Any] = {"cwd": ROOT, "env": environment, "stdout": log, "stderr": subprocess.STDOUT}
+        subprocess.run(command, check=False, timeout=PEER_TIMEOUT_S, **arguments)
     if not result.exists():
         return None
     tokens_per_s: float = json.loads(result.read_text(encoding="utf-8"))["tokens_per_s"]
     return tokens_per_s
 
 
-def run_pairs(spec: RunSpec, folder: Path, pairs: int) -> dict[str, Any]:
-    """All pairs of one spec, order alternating."""
-    folder.mkdir(parents=True, exist_ok=True)
-    spec_path = folder / "spec.json"
-    spec_path.write_text(json.dumps(spec.to_json()), encoding="utf-8")
-    ours: list[float | None] = []
-    peer: list[float | None] = []
-    for pair in range(pairs):
+class Pairs:
+    """One spec's folder and what both sides made of it so far."""
+
+    def __init__(self, spec: RunSpec, folder: Path) -> None:
+        self.spec, self._folder = spec, folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self._path = folder / "spec.json"
+        self._path.write_text(json.dumps(spec.to_json()), encoding="utf-8")
+        self._values: dict[str, list[float | None]] = {"ours": [], "peer": []}
+        self.took_s = 0.0
+
+    def run(self, pair: int) -> None:
+        """One pair, the order alternating from pair to pair."""
+        begun_s = time.monotonic()
         for side in ("ours", "peer") if pair % 2 == 0 else ("peer", "ours"):
-            begun_s = time.monotonic()
             if side == "ours":
-                ours.append(run_ours(spec_path, folder / f"ours-{pair}"))
+                value = run_ours(self._path, self._folder / f"ours-{pair}")
             else:
-                peer.append(run_peer(spec_path, folder / f"peer-{pair}", spec.platform.world_size))
-            value = (ours if side == "ours" else peer)[-1]
-            print(f"{spec.identity.config} pair {pair + 1} {side}: {value} tok/s, {time.monotonic() - begun_s:.0f} s")
-    return {
-        "config": spec.identity.config,
-        "micro_batch": spec.data.micro_batch,
-        "ours_tokens_per_s": ours,
-        "peer_tokens_per_s": peer,
-    }
+                value = run_peer(self._path, self._folder / f"peer-{pair}", self.spec.platform.world_size)
+            self._values[side].append(value)
+            so_far_s = time.monotonic() - begun_s
+            print(f"{self.spec.identity.config} pair {pair + 1} {side}: {value} tok/s, {so_far_s:.0f} s", flush=True)
+        self.took_s = time.monotonic() - begun_s
+
+    def to_json(self) -> dict[str, Any]:
+        """What pairs.json keeps."""
+        return {
+            "config": self.spec.identity.config,
+            "micro_batch": self.spec.data.micro_batch,
+            "ours_tokens_per_s": self._values["ours"],
+            "peer_tokens_per_s": self._values["peer"],
+        }
+
+
+def run_all(pairs: list[Pairs], count: int, out: Path, until_s: float) -> None:
+    """The first pair of every spec, then the second of every spec, while there is time for another like it."""
+    for index in range(count):
+        for one in pairs:
+            if time.monotonic() + one.took_s > until_s:
+                print(f"{one.spec.identity.config} pair {index + 1}: left out, no time is left", flush=True)
+                continue
+            one.run(index)
+            (out / "pairs.json").write_text(json.dumps([p.to_json() for p in pairs], indent=2) + "\n", "utf-8")
 
 
 def table_row(result: dict[str, Any]) -> str:
@@ -89,16 +117,16 @@ def main() -> None:
     parser.add_argument("plan", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--pairs", type=int, default=2)
+    parser.add_argument("--budget-s", type=float, default=float("inf"), help="begin no pair that would end after it")
     options = parser.parse_args()
+    until_s = time.monotonic() + options.budget_s
     specs = [parse_spec(plain) for plain in json.loads(options.plan.read_text(encoding="utf-8"))["specs"]]
-    results = []
-    for index, spec in enumerate(specs):
-        results.append(run_pairs(spec, options.out / f"{index:02d}-{spec.identity.config}", options.pairs))
-        (options.out / "pairs.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    pairs = [Pairs(spec, options.out / f"{i:02d}-{spec.identity.config}") for i, spec in enumerate(specs)]
+    run_all(pairs, options.pairs, options.out, until_s)
     print("| config | micro-batch | ours tok/s | Trainer tok/s | ratio (range over pairs) |")
     print("| --- | --- | --- | --- | --- |")
-    for result in results:
-        print(table_row(result))
+    for one in pairs:
+        print(table_row(one.to_json()))
 
 
 if __name__ == "__main__":

@@ -3,19 +3,22 @@
     torchrun --nproc-per-node 2 benchmarks/trainer_peer.py --spec SPEC.json --out RESULT.json
 
 Reads the spec that `python -m harness run` reads, trains the same model for warm-up plus timed steps, and
-writes the timed window (synchronized at its edges, as ours is) as step_time_s and tokens_per_s. Needs accelerate.
-`gpu_pairs.py` runs it side by side with ours.
+writes the timed window (synchronized at its edges, as ours is) as step_time_s and tokens_per_s, with what it found
+itself to be training with. Ends with an error when that is not the engine of the spec: accelerate falls back to DDP
+where it cannot shard, on a CPU for example. Needs accelerate. `gpu_pairs.py` runs it side by side with ours.
 """
 
 import argparse
 import json
 import os
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
 from torch.utils.data import Dataset
 from transformers import AutoConfig, AutoModelForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
@@ -96,14 +99,39 @@ def engine_arguments(spec: RunSpec, block_class: str) -> dict[str, Any]:
             "reshard_after_forward": settings.reshard_after_forward,
             "transformer_layer_cls_to_wrap": [block_class],
         }
-        return {"fsdp": "full_shard auto_wrap", "fsdp_config": config}
+        return {"fsdp": True, "fsdp_config": config}
     if isinstance(settings, ZeroSettings):
         return {"deepspeed": deepspeed_config(settings, spec)}
     return {}
 
 
-def train(spec: RunSpec, scratch: str) -> float:
-    """Train the spec under the Trainer; returns the timed window in seconds."""
+def equal_reduction(trainer: Trainer, spec: RunSpec) -> None:
+    """Let FSDP2 reduce in the spec's dtype: accelerate has no option for it and takes the compute dtype."""
+    plugin = getattr(trainer.accelerator.state, "fsdp_plugin", None)
+    if plugin is not None:
+        policy = MixedPrecisionPolicy(
+            param_dtype=getattr(torch, spec.numerics.compute), reduce_dtype=getattr(torch, spec.numerics.reduce)
+        )
+        plugin.mixed_precision_policy = policy
+
+
+def found(trainer: Trainer) -> dict[str, Any]:
+    """What the Trainer really trained with."""
+    model, optimizer = trainer.model_wrapped, trainer.optimizer
+    inner = getattr(model, "module", model)
+    plugin = getattr(trainer.accelerator.state, "fsdp_plugin", None)
+    stage = model.zero_optimization_stage() if hasattr(model, "zero_optimization_stage") else None
+    return {
+        "engine": "zero" if stage is not None else "fsdp2" if isinstance(inner, FSDPModule) else type(model).__name__,
+        "stage": stage,
+        "parameter": str(next(inner.parameters()).dtype),
+        "policy": str(plugin.mixed_precision_policy) if plugin is not None else None,
+        "optimizer": type(getattr(optimizer, "optimizer", optimizer)).__name__,
+    }
+
+
+def train(spec: RunSpec, scratch: str) -> tuple[float, dict[str, Any]]:
+    """Train the spec under the Trainer; returns the timed window in seconds and what it trained with."""
     o = spec.optimizer
     config_values = {k: v for k, v in spec.model.config.items() if k != "model_type"}
     config = AutoConfig.for_model(spec.model.config["model_type"], **config_values)
@@ -140,8 +168,9 @@ def train(spec: RunSpec, scratch: str) -> float:
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=spec.model.attention)
     window = Window(spec)
     trainer = Trainer(model=model, args=arguments, train_dataset=SeededTokens(spec), callbacks=[window])
+    equal_reduction(trainer, spec)
     trainer.train()
-    return window.window_s
+    return window.window_s, found(trainer)
 
 
 def main() -> None:
@@ -152,10 +181,12 @@ def main() -> None:
     parser.add_argument("--local_rank", "--local-rank", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args()
     spec = read_spec(options.spec)
-    window_s = train(spec, scratch=str(options.out.with_suffix(".scratch")))
+    window_s, what = train(spec, scratch=str(options.out.with_suffix(".scratch")))
+    if what["engine"] != spec.engine.name and spec.engine.name != "ddp":
+        sys.exit(f"the Trainer trained with {what}, expected {spec.engine.name}: no comparison")
     step_time_s = window_s / spec.protocol.timed_steps
     if int(os.environ.get("RANK", "0")) == 0:
-        result = {"step_time_s": step_time_s, "tokens_per_s": spec.tokens_per_step / step_time_s}
+        result = {"step_time_s": step_time_s, "tokens_per_s": spec.tokens_per_step / step_time_s, "found": what}
         options.out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     if dist.is_initialized():
         dist.destroy_process_group()

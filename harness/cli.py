@@ -79,17 +79,8 @@ def _add_frontier(commands: "argparse._SubParsersAction[argparse.ArgumentParser]
 
 def _frontier(options: argparse.Namespace) -> int:
     from harness.contract.frontier import bounds_of
-    from harness.contract.spec import RunSpec
-    from harness.measure.ledger import predict
+    from harness.measure.ledger import predicted_peak_bytes
     from harness.supervisor.frontier import frontier
-
-    def peak_bytes(spec: RunSpec) -> int | None:
-        ledger = predict(spec)
-        if ledger is None:
-            return None
-        # Without a device all of it is host memory.
-        host = ledger.host if spec.platform.device == "cpu" else 0
-        return max(ledger.backward_peak, ledger.step_peak) + host
 
     return frontier(
         options.spec,
@@ -97,7 +88,7 @@ def _frontier(options: argparse.Namespace) -> int:
         options.over,
         lambda over: bounds_of(over, options.limit, options.resolution, options.rungs, options.processes),
         options.budget_s,
-        peak_bytes,
+        predicted_peak_bytes,
     )
 
 

@@ -42,7 +42,7 @@ class DdpSettings:
     bucket_cap_mb: float = 25.0
     gradient_as_bucket_view: bool = True
     compile: bool = False
-    """torch.compile each decoder block."""
+    """torch.compile each decoder block and the loss."""
 
     def __post_init__(self) -> None:
         if self.bucket_cap_mb <= 0:
@@ -63,7 +63,7 @@ class FsdpSettings:
     blocks_per_group: int = 1
     """Decoder blocks that share one fully_shard call, one all-gather and one reduce-scatter."""
     compile: bool = False
-    """torch.compile each decoder block."""
+    """torch.compile each decoder block and the loss."""
 
     def __post_init__(self) -> None:
         if self.prefetch_depth < 0:
@@ -102,7 +102,7 @@ class ZeroSettings:
     """Treat each decoder block as one leaf: one gather per block, as FSDP2 does (stage 3)."""
     deepcompile: bool = False
     compile: bool = False
-    """torch.compile each decoder block."""
+    """torch.compile each decoder block and the loss."""
 
     def __post_init__(self) -> None:
         if self.offload_param and self.stage != 3:

@@ -14,7 +14,7 @@ from harness.contract.engines import DdpSettings, parse_settings
 from harness.contract.record import Found
 from harness.contract.units import DTYPE_BYTES
 from harness.engines.base import Context, Holding
-from harness.engines.model import build_meta_model, count_parameters, decoder_blocks
+from harness.engines.model import build_meta_model, compile_parts, count_parameters, decoder_blocks
 from harness.engines.numerics import dtype, dtype_name, require
 from harness.engines.optimizer import clip_gradients, optimizer_name, optimizer_tensors, torch_adamw
 from harness.engines.weights import Weights
@@ -77,8 +77,7 @@ class DdpEngine:
         if numerics.compute != numerics.parameter:
             _cast_on_access(self.model, self._compute)
         if settings.compile:
-            for block in decoder_blocks(self.model):
-                block.compile()
+            compile_parts(self.model, decoder_blocks(self.model))
         self._ddp = _wrap(self.model, context, settings)
         if numerics.reduce != numerics.parameter:
             self._ddp.register_comm_hook(None, bf16_compress_hook)

@@ -12,7 +12,7 @@ from harness.contract.engines import FsdpSettings, parse_settings
 from harness.contract.record import Found
 from harness.contract.units import DTYPE_BYTES
 from harness.engines.base import Context, Holding
-from harness.engines.model import build_meta_model, count_parameters, decoder_blocks
+from harness.engines.model import build_meta_model, compile_parts, count_parameters, decoder_blocks
 from harness.engines.numerics import dtype, dtype_name, require
 from harness.engines.optimizer import clip_gradients, optimizer_name, optimizer_tensors, torch_adamw
 from harness.engines.weights import Weights
@@ -58,12 +58,12 @@ class FsdpEngine:
         offload = CPUOffloadPolicy(pin_memory=self._pin) if settings.offload else OffloadPolicy()
         weights = Weights(context, self.model)
         blocks = decoder_blocks(self.model)
+        if settings.compile:
+            compile_parts(self.model, blocks)
         groups = [blocks[i : i + settings.blocks_per_group] for i in range(0, len(blocks), settings.blocks_per_group)]
         for group in groups:
             for block in group:
                 weights.materialize(block)
-                if settings.compile:
-                    block.compile()
             fully_shard(
                 group if len(group) > 1 else group[0],
                 mesh=mesh,

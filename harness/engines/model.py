@@ -47,3 +47,14 @@ def decoder_blocks(model: nn.Module) -> list[nn.Module]:
     if not blocks:
         raise SpecError(f"model: {type(model).__name__} does not say which of its modules are its decoder blocks")
     return blocks
+
+
+def compile_parts(model: nn.Module, blocks: list[nn.Module]) -> None:
+    """torch.compile each decoder block and the loss, in place; before an engine wraps them.
+
+    Blocks one by one, because engines hook in between them. The loss because, run operator by operator, it keeps
+    the logits as float32 three times over: at 151,936 tokens in the vocabulary that is 3.7 GB per sequence of 2,048.
+    """
+    for block in blocks:
+        block.compile()
+    model.loss_function = torch.compile(model.loss_function)

@@ -17,7 +17,7 @@ from harness.contract.record import Found
 from harness.contract.spec import Optimizer
 from harness.contract.units import DTYPE_BYTES
 from harness.engines.base import Context, Holding
-from harness.engines.model import build_meta_model, count_parameters, decoder_blocks
+from harness.engines.model import build_meta_model, compile_parts, count_parameters, decoder_blocks
 from harness.engines.numerics import dtype_name, require
 from harness.engines.optimizer import optimizer_name, optimizer_tensors, torch_adamw
 from harness.engines.weights import Weights
@@ -82,8 +82,7 @@ class ZeroEngine:
         else:
             weights.materialize(self.model)
         if settings.compile:
-            for block in decoder_blocks(self.model):
-                block.compile()
+            compile_parts(self.model, decoder_blocks(self.model))
         self._parameters = [p for p in self.model.parameters() if p.requires_grad]
         self._optimizer = _adamw(spec.optimizer, self._parameters)
         self._engine, *_ = deepspeed.initialize(

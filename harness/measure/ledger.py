@@ -66,12 +66,17 @@ class Ledger:
         """Device bytes while the optimizer steps."""
         return self.state + self.buckets + self.update
 
+    @property
+    def device_peak(self) -> int:
+        """Device bytes at the fullest of the three moments."""
+        return max(self.loss_peak, self.backward_peak, self.step_peak)
+
     def to_json(self) -> dict[str, Any]:
         """The parts, the peak and the phase it falls in."""
         peaks = {"backward": max(self.loss_peak, self.backward_peak), "step": self.step_peak}
         return {
             "parts_bytes": asdict(self),
-            "device_peak_bytes": max(peaks.values()),
+            "device_peak_bytes": self.device_peak,
             "peak_phase": max(peaks, key=lambda phase: peaks[phase]),
         }
 
@@ -89,6 +94,14 @@ def predict(spec: RunSpec) -> Ledger | None:
     else:
         engine = _ddp(spec, settings, shape)
     return Ledger(activations=_activations(spec, shape), logits=_logits(spec, shape), **engine)
+
+
+def predicted_peak_bytes(spec: RunSpec) -> int | None:
+    """Predicted peak of one rank's memory, the device's or, without a device, the host's; None like `predict`."""
+    ledger = predict(spec)
+    if ledger is None:
+        return None
+    return ledger.device_peak + (ledger.host if spec.platform.device == "cpu" else 0)
 
 
 def _bytes(spec: RunSpec, role: str) -> int:
@@ -208,6 +221,10 @@ def _activations(spec: RunSpec, shape: Shape) -> int:
 
 
 def _logits(spec: RunSpec, shape: Shape) -> int:
-    """Logits in the compute dtype, their float32 copy, its log-softmax and its gradient."""
+    """Logits in the compute dtype, their float32 copy, its log-softmax and its gradient.
+
+    A compiled loss (harness.engines.model) keeps the logits and makes their gradient, both in the compute dtype.
+    """
     tokens = spec.data.micro_batch * spec.data.sequence_length
-    return tokens * shape.vocabulary * (_bytes(spec, "compute") + 3 * 4)
+    size = _bytes(spec, "compute")
+    return tokens * shape.vocabulary * (2 * size if spec.engine.settings.get("compile") else size + 3 * 4)

@@ -95,12 +95,8 @@ def save_checkpoint(folder: Path) -> None:
     save_file(tensors, folder / "model.safetensors")
 
 
-@pytest.fixture(scope="session")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trained]:
-    """Results of every variant by name."""
-    folder = tmp_path_factory.mktemp("trained")
-    save_checkpoint(folder)
-    specs = variants(folder)
+def train(folder: Path, specs: dict[str, RunSpec]) -> dict[str, Trained]:
+    """Train the specs below `folder` one after the other in one process group; results by name."""
     for name, spec in specs.items():
         place = folder / name.replace("/", "-")
         place.mkdir()
@@ -115,3 +111,11 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trained]:
         ranks = [read_rank_result(place / f"result-{rank}.json") for rank in range(2)]
         results[name] = Trained(ranks, json.loads((place / "parity-0.json").read_text()))
     return results
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trained]:
+    """Results of every variant by name."""
+    folder = tmp_path_factory.mktemp("trained")
+    save_checkpoint(folder)
+    return train(folder, variants(folder))

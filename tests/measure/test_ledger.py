@@ -3,7 +3,7 @@
 import pytest
 
 from harness.contract.engines import CONFIGS
-from harness.measure.ledger import Ledger, predict
+from harness.measure.ledger import Ledger, predict, predicted_peak_bytes
 from tests.engines.specs import SMALL, make_spec
 from tests.measure.test_flops import config as model_config
 
@@ -36,6 +36,22 @@ def test_prediction_comes_within_a_quarter_of_the_published_peaks(config: str) -
     )
     peak_gb = found.to_json()["device_peak_bytes"] / 1e9
     assert peak_gb == pytest.approx(PUBLISHED_A100_GB[config], rel=0.25)
+
+
+def test_prediction_of_what_fits_a_card_counts_the_moment_when_backward_begins() -> None:
+    # Measured on two H200s: micro-batch 9 fits (139.8 GB at its peak), 10 does not.
+    def peak_gb(micro_batch: int) -> float:
+        spec = make_spec(
+            "fsdp2-reshard",
+            arm="matched",
+            model__config=model_config("qwen2.5-3b"),
+            data__sequence_length=2048,
+            data__micro_batch=micro_batch,
+        )
+        return (predicted_peak_bytes(spec) or 0) / 1e9
+
+    assert peak_gb(9) == pytest.approx(139.8, rel=0.1)
+    assert peak_gb(16) > 200
 
 
 def test_zero_0_does_not_fit_forty_gigabytes() -> None:
