@@ -15,6 +15,7 @@ from harness.contract.codec import encode
 from harness.contract.engines import CONFIGS
 from harness.contract.record import RankResult, read_rank_result
 from harness.contract.spec import RunSpec
+from harness.supervisor.launch import extensions_folder
 from tests.engines.specs import SMALL, make_spec
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,7 +49,9 @@ def torchrun(*arguments: str, timeout_s: float = 1500) -> subprocess.CompletedPr
     return subprocess.run(
         [*command, *arguments],
         cwd=ROOT,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        # The environment's own operators, built at set-up: a lock that somebody's killed build left in the
+        # shared cache would hold this one up for ever.
+        env=os.environ | {"OMP_NUM_THREADS": "1", "TORCH_EXTENSIONS_DIR": str(extensions_folder())},
         capture_output=True,
         text=True,
         timeout=timeout_s,
