@@ -74,9 +74,16 @@ def _run(spec: RunSpec, out: Path, heartbeat: HeartbeatWriter, rank: int, world_
     gc.disable()
     context, gauge = _join(spec, heartbeat, injector, rank, world_size, local_rank)
 
+    from harness.engines.imports import import_causal_lm
     from harness.engines.ladder import Ladder
+    from harness.engines.registry import import_engine
     from harness.engines.trial import Trial
 
+    import_engine(spec.engine.name)
+    import_causal_lm(spec.model.config["model_type"])
+    # Imported for good: from here on the collector looks at what training makes. Walking all the rest takes it a
+    # second of CPU time. Nothing of the engine is in it yet, whose garbage may hold memory.
+    gc.freeze()
     hook = injector.strike if spec.faults else None
     if spec.protocol.ladder:
         result = Ladder(context, heartbeat, gauge, write_json, out, hook).climb()

@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 
 import torch
-from torch.distributed.tensor import DTensor
 
 from harness.contract.errors import SpecError
 from harness.contract.spec import Optimizer
@@ -30,7 +29,8 @@ def clip_gradients(parameters: list[torch.nn.Parameter], clip_norm: float) -> to
     """Clip to the global norm in place (0: only measure it); returns the norm before, without synchronizing."""
     norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None], foreach=True)
     # Of shards: reduced here, once; `clip_grad_norm_` would leave it partial and reduce it again for each use.
-    if isinstance(norm, DTensor):
+    # Asked by its method: importing the class would cost an engine without shards the import of all of DTensor.
+    if hasattr(norm, "full_tensor"):
         norm = norm.full_tensor()
     if clip_norm > 0:
         torch.nn.utils.clip_grads_with_norm_(parameters, clip_norm, norm, foreach=True)

@@ -24,14 +24,18 @@ def names() -> tuple[str, ...]:
     return tuple(_BUILDERS)
 
 
-def build_engine(context: Context) -> Engine:
-    """Import and build the engine that the spec names. Raises SpecError for an unknown one."""
-    name = context.spec.engine.name
+def import_engine(name: str) -> Builder:
+    """Import the module of an engine and hand over its builder. Raises SpecError for an unknown one."""
     if name not in _BUILDERS:
         raise SpecError(f"engine.name: found {name!r}; {nearest(name, names())}")
     module, _, attribute = _BUILDERS[name].partition(":")
     builder: Builder = getattr(import_module(module), attribute)
-    return builder(context)
+    return builder
+
+
+def build_engine(context: Context) -> Engine:
+    """Import and build the engine that the spec names. Raises SpecError for an unknown one."""
+    return import_engine(context.spec.engine.name)(context)
 
 
 register("ddp", "harness.engines.ddp:build")

@@ -1,14 +1,16 @@
 """DeepSpeed ZeRO, stages 0 to 3, with or without offload."""
 
 import functools
+import importlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import cpuinfo
 import deepspeed
 import torch
+from deepspeed.runtime import compiler
 from torch import nn
 
 from harness.contract.engines import ZeroSettings, parse_settings
@@ -25,6 +27,34 @@ from harness.engines.zero_config import deepspeed_config
 
 # DeepSpeed asks twice for each compiled operator of each rank, and an answer takes 1.4 s of CPU time.
 cpuinfo.get_cpu_info = functools.cache(cpuinfo.get_cpu_info)
+
+
+def _import_muon() -> None:
+    """Import DeepSpeed's Muon, whose kernels are compiled when they are called and not when they are imported.
+
+    To tell whether it supports an optimizer DeepSpeed asks whether it is Muon, and so hands three functions to
+    `torch.compile` that nobody calls here: 3.7 s of CPU time in every rank, most of it the import of Inductor.
+    """
+
+    def when_called(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def call(*arguments: Any, **options: Any) -> Any:
+            return compiled()(*arguments, **options)
+
+        compiled = functools.cache(lambda: decorate()(function))
+        return call
+
+    decorate = compiler.compile
+    compiler.compile = lambda: when_called
+    try:
+        importlib.import_module("deepspeed.runtime.zero.muon.muon_optimizer")
+    except ImportError:
+        pass  # a release without it: DeepSpeed does not ask either
+    finally:
+        compiler.compile = decorate
+
+
+_import_muon()
 
 
 class _Unborn(nn.Module):

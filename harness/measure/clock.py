@@ -25,7 +25,10 @@ def barrier(device: torch.device) -> None:
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Python's garbage collector, run once and then off: its pauses fall on ranks at different times."""
+    """Python's garbage collector, run once and then off: its pauses fall on ranks at different times.
+
+    What lives then stays out of the collector's sight, in which a process looks at one window in its life.
+    """
     gc.collect()
     gc.freeze()
     gc.disable()
@@ -33,7 +36,6 @@ def collector_paused() -> Iterator[None]:
         yield
     finally:
         gc.enable()
-        gc.unfreeze()
 
 
 class StepMarks:
