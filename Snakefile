@@ -23,6 +23,5 @@ include: "workflow/rules/gke.smk"
 rule all:
     default_target: True
     input:
-        RECORDS,
         rules.document.output,
     localrule: True

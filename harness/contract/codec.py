@@ -27,10 +27,16 @@ def nearest(found: str, allowed: list[str] | tuple[str, ...]) -> str:
     return f"allowed: {', '.join(allowed)}{hint}"
 
 
+_SCALARS = frozenset({str, int, float, bool, type(None)})
+
+
 def encode(value: Any) -> Any:
     """Turn a dataclass tree into plain JSON values; tuples become lists."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    kind: Any = type(value)
+    if kind in _SCALARS:
+        return value
+    if (fields := _fields(kind)) is not None:
+        return {name: encode(getattr(value, name)) for name, _ in fields}
     if isinstance(value, dict):
         return {str(k): encode(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
@@ -44,9 +50,12 @@ def essence(value: Any) -> Any:
     So a contract that gains a field (whose default means what was done before) keeps the hashes of
     all it has measured. The price: a default, once released, must never change its meaning.
     """
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = ((f, getattr(value, f.name)) for f in dataclasses.fields(value))
-        return {f.name: essence(v) for f, v in fields if not _is_default(f, v)}
+    kind: Any = type(value)
+    if kind in _SCALARS:
+        return value
+    if (fields := _fields(kind)) is not None:
+        present = ((name, getattr(value, name), default) for name, default in fields)
+        return {name: essence(v) for name, v, default in present if default is _REQUIRED or not bool(v == default)}
     if isinstance(value, dict):
         return {str(k): essence(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
@@ -54,10 +63,17 @@ def essence(value: Any) -> Any:
     return value
 
 
-def _is_default(field: dataclasses.Field[Any], value: Any) -> bool:
-    if field.default is not dataclasses.MISSING:
-        return bool(value == field.default)
-    return field.default_factory is not dataclasses.MISSING and bool(value == field.default_factory())
+_REQUIRED = dataclasses.MISSING
+
+
+@functools.cache
+def _fields(cls: Any) -> tuple[tuple[str, Any], ...] | None:
+    """Name and default of every field of a dataclass; None for any other class. Nobody writes to the defaults."""
+    if not dataclasses.is_dataclass(cls):
+        return None
+    return tuple(
+        (f.name, f.default if f.default_factory is _REQUIRED else f.default_factory()) for f in dataclasses.fields(cls)
+    )
 
 
 def decode(cls: type[T], value: Any, key: str = "") -> T:
@@ -88,12 +104,21 @@ def _hints(cls: Any) -> dict[str, Any]:
 
 def canonical(value: Any) -> str:
     """One text for one meaning: sorted keys, no spaces, ASCII, no NaN."""
-    return json.dumps(encode(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return _text(encode(value))
+
+
+def _text(plain: Any) -> str:
+    return json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def digest(value: Any) -> str:
     """sha256 of the canonical JSON, 64 hexadecimal digits."""
-    return hashlib.sha256(canonical(value).encode()).hexdigest()
+    return digest_of_plain(encode(value))
+
+
+def digest_of_plain(plain: Any) -> str:
+    """The same for what is plain JSON values already, as `essence` is."""
+    return hashlib.sha256(_text(plain).encode()).hexdigest()
 
 
 def _join(key: str, name: str) -> str:

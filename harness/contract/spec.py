@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from harness.contract.codec import decode, digest, encode, essence
+from harness.contract.codec import decode, digest_of_plain, encode, essence
 from harness.contract.engines import NUMERIC_DTYPES, Numerics, check_settings, resolve_settings
 from harness.contract.errors import SpecError
 
@@ -262,13 +262,13 @@ class RunSpec:
 
     def hash(self) -> str:
         """sha256 of the canonical spec (defaults left out: `codec.essence`): names this attempt."""
-        return digest(essence(self))
+        return digest_of_plain(essence(self))
 
     def run_hash(self) -> str:
         """sha256 of the canonical spec without its attempt number: names the run across attempts."""
         plain = essence(self)
         del plain["identity"]["attempt"]
-        return digest(plain)
+        return digest_of_plain(plain)
 
     def path(self) -> str:
         """Folder of this attempt below the study's folder and below the bucket prefix."""

@@ -77,6 +77,32 @@ def test_report_is_rebuilt_from_records_each_time_it_is_asked_for(checkout: Chec
     assert "9876" in (checkout.results / "runs.csv").read_text()
 
 
+def test_a_report_of_another_version_of_the_study_is_made_again(checkout: Checkout) -> None:
+    checkout.finish_all()
+    original = "title: As it was\n" + STUDY % {"repeats": 2}
+    checkout.write_study(original)
+    checkout.run()
+    checkout.write_study(original.replace("As it was", "Edited"))
+    checkout.run("report")
+    assert "Edited" in (checkout.results / "report.md").read_text()
+    checkout.write_study(original)
+    checkout.run()
+    assert "As it was" in (checkout.results / "report.md").read_text()
+    assert "Nothing to be done" in checkout.run()
+    # A report asked for of the study as it is leaves nothing to make again.
+    checkout.run("report")
+    assert "Nothing to be done" in checkout.run()
+
+
+def test_a_record_made_again_comes_into_the_report_by_way_of_every_table(checkout: Checkout) -> None:
+    checkout.finish_all()
+    checkout.run()
+    checkout.finish(checkout.matrix.runs[0], tokens_per_s=5678.0)
+    checkout.run()
+    assert "5678" in (checkout.results / "runs.csv").read_text()
+    assert "5678" in (checkout.results / "report.md").read_text()
+
+
 def test_a_bad_study_is_refused_in_two_lines_without_a_traceback(checkout: Checkout) -> None:
     checkout.write_study("platforms: [cpu-x2]\nrepeates: 2\n")
     text = checkout.run("-n", ok=False)

@@ -3,11 +3,12 @@
 
 rule tables:
     input:
-        RECORDS,
+        # It waits for every record: to name them all again would cost each call as much as looking at them once.
         rules.diagnose.output,
     output:
         runs=f"{RESULTS}/runs.csv",
         cells=f"{RESULTS}/cells.csv",
+        stamp=f"{RESULTS}/logs/tables.stamp",
     log:
         f"{RESULTS}/logs/tables.log",
     localrule: True

@@ -11,9 +11,11 @@ sys.path[:0] = LIBRARIES
 
 from bench.frontier import frontier_targets
 from bench.matrix import load_matrix
-from bench.workflow import Plan, export_path, parse_config
+from bench.store import missing
+from bench.workflow import Plan, export_path, parse_config, relax_collector
 from harness.contract.errors import SpecError
 
+relax_collector()
 export_path(LIBRARIES)
 try:
     OPTIONS = parse_config(config)
@@ -50,6 +52,10 @@ def priority_of(wildcards):
 
 def gpus_of(wildcards):
     return PLAN.gpus(attempt_of(wildcards))
+
+
+def missing_specs(wildcards):
+    return [spec.to_json() for spec in missing(Path(RESULTS), PLAN.specs)]
 
 
 def frontier_of(wildcards):

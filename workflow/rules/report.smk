@@ -3,11 +3,11 @@
 
 rule document:
     input:
-        RECORDS,
         rules.tables.output,
     output:
         markdown=f"{RESULTS}/report.md",
         html=f"{RESULTS}/report.html",
+        stamp=f"{RESULTS}/logs/document.stamp",
     log:
         f"{RESULTS}/logs/document.log",
     localrule: True

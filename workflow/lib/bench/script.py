@@ -6,15 +6,35 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from bench.files import write_text
 from bench.matrix import Matrix, load_matrix
 from harness.contract.errors import HarnessError
+
+STAMPS = ("tables", "document")
+"""Rules whose outputs targets of other names (`report`, `aggregate`) also write, unseen by Snakemake."""
+
+
+def stamp_of(rule: str, results: Path) -> Path:
+    """The output of a rule that says of which study and platforms its other outputs are: `Matrix.digest`."""
+    return results / "logs" / f"{rule}.stamp"
+
+
+def drop_stamps(matrix: Matrix, results: Path) -> None:
+    """Before another study's outputs are written over: without its stamp a rule makes its outputs again."""
+    for stamp in (stamp_of(rule, results) for rule in STAMPS):
+        if stamp.is_file() and stamp.read_text(encoding="utf-8").strip() != matrix.digest:
+            stamp.unlink()
 
 
 def run(snakemake: Any, work: Callable[[Matrix, Path], object]) -> None:
     """Do a rule's work on its study; what goes wrong is said in one line, the traceback goes to the rule's log."""
     study = snakemake.params.study
     try:
-        work(load_matrix(study["path"], Path(study["root"])), Path(study["results"]))
+        matrix, results = load_matrix(study["path"], Path(study["root"])), Path(study["results"])
+        drop_stamps(matrix, results)
+        work(matrix, results)
+        if stamp := snakemake.output.get("stamp"):
+            write_text(Path(stamp), matrix.digest + "\n")
     except HarnessError as error:
         sys.exit(str(error))
     except Exception as error:

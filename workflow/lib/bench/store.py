@@ -1,6 +1,7 @@
 """The results tree: which attempts there are, and which attempt of each run is wanted."""
 
 import json
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ UNREADABLE = "unreadable"
 INTERRUPTED = frozenset({"user_cancelled"})
 """Outcomes that say nothing about the config: the same command again simply launches the next attempt."""
 
+_ATTEMPT = re.compile(r"a[1-9][0-9]*")
+
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
@@ -31,13 +34,17 @@ class Attempt:
 
 def attempts(folder: Path) -> list[Attempt]:
     """The attempts below a run's folder that left a record, oldest first."""
-    found = []
-    if folder.is_dir():
-        for child in folder.iterdir():
-            match = re.fullmatch(r"a([1-9][0-9]*)", child.name)
-            if match and (child / "record.json").is_file():
-                found.append(Attempt(int(match[1]), child / "record.json"))
-    return sorted(found, key=lambda attempt: attempt.number)
+    return [Attempt(number, folder / f"a{number}" / "record.json") for number in _numbers(str(folder))]
+
+
+def _numbers(folder: str) -> list[int]:
+    # Text and no paths: asked for every run of a study on every call.
+    try:
+        names = os.listdir(folder)  # noqa: PTH208
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    found = (int(name[1:]) for name in names if _ATTEMPT.fullmatch(name))
+    return sorted(number for number in found if os.path.isfile(f"{folder}/a{number}/record.json"))  # noqa: PTH113
 
 
 def ended(record: Path) -> str:
@@ -48,6 +55,18 @@ def ended(record: Path) -> str:
     except (OSError, ValueError, KeyError, TypeError):
         return UNREADABLE
     return outcome if outcome in OUTCOMES else UNREADABLE
+
+
+def ended_in(record: Path, outcomes: frozenset[str]) -> bool:
+    """Whether the outcome a record names is one of these; a record in which none of the words occurs is not parsed."""
+    if UNREADABLE not in outcomes:
+        try:
+            text = record.read_bytes()
+        except OSError:
+            return False
+        if not any(f'"{outcome}"'.encode() in text for outcome in outcomes):
+            return False
+    return ended(record) in outcomes
 
 
 def parse_rerun(value: Any) -> frozenset[str]:
@@ -81,17 +100,18 @@ def wanted(results: Path, runs: Iterable[RunSpec], rerun: frozenset[str]) -> dic
     selected = rerun | INTERRUPTED
     plan = {}
     for spec in runs:
-        folder = run_folder(results, spec)
-        found = attempts(folder)
-        number = found[-1].number + (ended(found[-1].record) in selected) if found else 1
-        chosen = at(spec, attempt=number)
-        plan[str((folder / f"a{number}").relative_to(results))] = chosen
+        run = spec.path().rpartition("/")[0]
+        numbers = _numbers(f"{results}/{run}")
+        number = numbers[-1] if numbers else 1
+        if numbers and ended_in(results / run / f"a{number}" / "record.json", selected):
+            number += 1
+        plan[f"{run}/a{number}"] = spec if number == spec.identity.attempt else at(spec, attempt=number)
     return plan
 
 
 def missing(results: Path, plan: dict[str, RunSpec]) -> list[RunSpec]:
     """The wanted attempts that have no record yet."""
-    return [spec for path, spec in plan.items() if not (results / path / "record.json").is_file()]
+    return [spec for path, spec in plan.items() if not os.path.isfile(f"{results}/{path}/record.json")]  # noqa: PTH113
 
 
 def write_plan(runs: Iterable[RunSpec], results: Path, rerun: frozenset[str]) -> None:

@@ -1,5 +1,6 @@
 """What the Snakemake rules ask: the options on the command line, and the spec, priority and GPUs of each attempt."""
 
+import gc
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,16 @@ def export_path(libraries: Sequence[str]) -> None:
     """Let every job import the checkout's own code, installed or not."""
     known = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry and entry not in libraries]
     os.environ["PYTHONPATH"] = os.pathsep.join([*libraries, *known])
+
+
+def relax_collector() -> None:
+    """Let Python's garbage collector look at new objects only, and less often.
+
+    Snakemake keeps all that it has imported and all jobs to its end: walking them again and again took a sixth of a
+    call's CPU time at 1,000 runs, and found nothing.
+    """
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 20)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
