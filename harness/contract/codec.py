@@ -28,6 +28,8 @@ def nearest(found: str, allowed: list[str] | tuple[str, ...]) -> str:
 
 
 _SCALARS = frozenset({str, int, float, bool, type(None)})
+_EXACT = frozenset({str, int, bool})
+"""Types whose values need no look once the type is right; a float may be infinite."""
 
 
 def encode(value: Any) -> Any:
@@ -78,18 +80,25 @@ def _fields(cls: Any) -> tuple[tuple[str, Any], ...] | None:
 
 def decode(cls: type[T], value: Any, key: str = "") -> T:
     """Build `cls` from parsed JSON. Raises SpecError naming the dotted key, what was found and what is allowed."""
+    try:
+        # A report decodes a thousand records: what every value is called is put together only for the one at fault.
+        return _decode(cls, value, None)
+    except SpecError:
+        return _decode(cls, value, key)
+
+
+def _decode(cls: type[T], value: Any, key: str | None) -> T:
     if not isinstance(value, dict):
         raise SpecError(f"{key or cls.__name__}: found {_show(value)}, expected a mapping")
     hints = _hints(cls)  # type: ignore[arg-type]  # a class is hashable
-    fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
     for name in value:
-        if name not in fields:
-            raise SpecError(f"{_join(key, name)}: unknown key; {nearest(name, tuple(fields))}")
+        if name not in hints:
+            raise SpecError(f"{_join(key, name)}: unknown key; {nearest(name, tuple(hints))}")
     arguments = {}
-    for name, field in fields.items():
+    for name, default in _fields(cls) or ():  # type: ignore[arg-type]  # a class is hashable
         if name in value:
             arguments[name] = _convert(hints[name], value[name], _join(key, name))
-        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+        elif default is _REQUIRED:
             raise SpecError(f"{_join(key, name)}: missing; {cls.__name__} needs it")
     try:
         return cls(**arguments)
@@ -99,7 +108,13 @@ def decode(cls: type[T], value: Any, key: str = "") -> T:
 
 @functools.cache
 def _hints(cls: Any) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
+    hints = typing.get_type_hints(cls)
+    return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
+
+
+@functools.cache
+def _shape(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    return typing.get_origin(hint), typing.get_args(hint)
 
 
 def canonical(value: Any) -> str:
@@ -121,7 +136,9 @@ def digest_of_plain(plain: Any) -> str:
     return hashlib.sha256(_text(plain).encode()).hexdigest()
 
 
-def _join(key: str, name: str) -> str:
+def _join(key: str | None, name: str) -> str | None:
+    if key is None:
+        return None
     return f"{key}.{name}" if key else str(name)
 
 
@@ -130,9 +147,11 @@ def _show(value: Any) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def _convert(hint: Any, value: Any, key: str) -> Any:
-    origin = typing.get_origin(hint)
-    arguments = typing.get_args(hint)
+def _convert(hint: Any, value: Any, key: str | None) -> Any:
+    kind: Any = type(value)
+    if kind is hint and kind in _EXACT:
+        return value
+    origin, arguments = _shape(hint)
     if origin in (Union, types.UnionType):
         if value is None and type(None) in arguments:
             return None
@@ -149,14 +168,14 @@ def _convert(hint: Any, value: Any, key: str) -> Any:
             raise SpecError(f"{key}: found {_show(value)}; {nearest(str(value), tuple(map(str, arguments)))}")
         return value
     if dataclasses.is_dataclass(hint):
-        return decode(hint, value, key)  # type: ignore[arg-type]
+        return _decode(hint, value, key)  # type: ignore[arg-type]
     if origin in (tuple, list):
         if not isinstance(value, list | tuple):
             raise SpecError(f"{key}: found {_show(value)}, expected a list")
         if arguments[0] in (float, int, str) and all(type(v) is arguments[0] for v in value):
             items = list(value)  # a thousand step times need no thousand keys
         else:
-            items = [_convert(arguments[0], v, f"{key}[{i}]") for i, v in enumerate(value)]
+            items = [_convert(arguments[0], v, key and f"{key}[{i}]") for i, v in enumerate(value)]
         return tuple(items) if origin is tuple else items
     if origin is dict or hint is dict:
         if not isinstance(value, dict):
@@ -167,7 +186,7 @@ def _convert(hint: Any, value: Any, key: str) -> Any:
     return _scalar(hint, value, key)
 
 
-def _scalar(hint: Any, value: Any, key: str) -> Any:
+def _scalar(hint: Any, value: Any, key: str | None) -> Any:
     if hint is Any:
         return value
     if hint is float and isinstance(value, int) and not isinstance(value, bool):

@@ -87,3 +87,15 @@ def test_rank_correlation() -> None:
     assert rank_correlation([18.2, 20.1, 21.4], [4016, 456, 0]) == pytest.approx(-1.0)
     assert rank_correlation([1, 2], [2, 1]) is None
     assert rank_correlation([1, 2, 3], [5, 5, 5]) is None
+
+
+def test_the_interval_is_that_of_scipys_percentile_bootstrap() -> None:
+    import numpy as np
+    from scipy.stats import bootstrap as scipys
+
+    draw = random.Random(3)
+    for size in (5, 8, 28):
+        found = [draw.gauss(50.0, 4.0) for _ in range(size)]
+        told = scipys((found,), np.median, n_resamples=2000, method="percentile", rng=np.random.default_rng(0))
+        interval = told.confidence_interval
+        assert bootstrap(found) == pytest.approx((interval.low, interval.high), rel=1e-12)

@@ -4,6 +4,7 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from bench.matrix import Cell
@@ -74,7 +75,7 @@ def mfu(record: Record) -> float | None:
     return record.measured.mfu if record.measured else None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class CellResult:
     """One cell with its runs."""
 
@@ -86,7 +87,7 @@ class CellResult:
         """Platform, config, arm."""
         return self.cell.platform, self.cell.config, self.cell.arm
 
-    @property
+    @cached_property
     def finished(self) -> tuple[Run, ...]:
         """Runs whose numbers count."""
         return tuple(run for run in self.runs if run.outcome == "ok")

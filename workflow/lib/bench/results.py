@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 from bench.cells import CellResult, tokens_per_s
 from bench.stats import Ratio, noise_floor, paired_ratio
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Results:
     """All cells of a study, with the look-ups that findings need."""
 
@@ -30,7 +31,13 @@ class Results:
 
     def floor(self, platform: str) -> float:
         """The platform's noise floor: what repeats of one cell differ by."""
-        return noise_floor(c.summary(tokens_per_s) for key, c in self.cells.items() if key[0] == platform)
+        return self._floors[platform]
+
+    @cached_property
+    def _floors(self) -> dict[str, float]:
+        names = dict.fromkeys(name for name, _, _ in self.cells)
+        spreads = {key: cell.summary(tokens_per_s) for key, cell in self.cells.items()}
+        return {name: noise_floor(s for key, s in spreads.items() if key[0] == name) for name in names}
 
     def speed_ratio(self, a: CellResult | None, b: CellResult | None) -> Ratio | None:
         """Speed of one cell over another, paired by repeat."""

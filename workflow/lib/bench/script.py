@@ -1,5 +1,6 @@
 """What the workflow's scripts share: from Snakemake's object to a study and its folder."""
 
+import gc
 import sys
 import traceback
 from collections.abc import Callable
@@ -28,6 +29,8 @@ def drop_stamps(matrix: Matrix, results: Path) -> None:
 
 def run(snakemake: Any, work: Callable[[Matrix, Path], object]) -> None:
     """Do a rule's work on its study; what goes wrong is said in one line, the traceback goes to the rule's log."""
+    # One pass over the records: nothing of what it makes is garbage before the process ends.
+    gc.disable()
     study = snakemake.params.study
     try:
         matrix, results = load_matrix(study["path"], Path(study["root"])), Path(study["results"])
