@@ -24,17 +24,25 @@ def test_one_run_becomes_one_job_one_pod_and_one_record(clone, kube, bucket, add
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1500)
+@pytest.mark.timeout(5400)
 def test_the_quick_study_runs_one_by_one_on_a_four_gpu_node_to_the_report(clone, new_clone, kube, bucket, add_node):
     add_node(gpus=4, machine_type="g2-standard-48", cpus=48, memory="192Gi")
     quick = yaml.safe_load((ROOT / "config" / "quick.yaml").read_text())
-    one_arm = quick | {"platforms": ["lab-l4-x4"], "arms": ["defaults"], "repeats": 1}
+    # Four ranks share what may be two cores with the control plane: a step may be slow, only silence is an error.
+    protocol = quick["protocol"] | {"stall_floor_s": 600.0}
+    one_arm = quick | {"platforms": ["lab-l4-x4"], "arms": ["defaults"], "repeats": 1, "protocol": protocol}
     entry = {**clone.entry(), "world_size": 4, "machine_type": "g2-standard-48", "cpus": 4, "memory_gib": 100}
     clones = [clone, new_clone()]
     for each in clones:
         each.platform("lab-l4-x4", entry)
         each.write_study("fast", one_arm)
-    assert clone.run("--config", "study=fast", timeout_s=1400) == 0, clone.said()
+
+    def uploads():
+        """Pods upload when they start, on each step and when they end, however slow the machine."""
+        return sum(count for request, count in bucket.requests.items() if request.startswith("POST /upload"))
+
+    # As long as the harness itself gives ranks that start.
+    assert clone.run("--config", "study=fast", timeout_s=600, alive=uploads) == 0, clone.said()
     assert [r.outcome for r in clone.records("fast").values()] == ["ok"] * len(quick["configs"]), clone.said()
     assert len(kube.jobs()) == len(kube.pods()) == len(bucket.records()) == len(quick["configs"])
     check_files(clone, "fast")

@@ -123,6 +123,16 @@ def test_a_job_without_pod_and_a_suspended_one_say_so():
     assert "queue" in waiting_reason(None, [], job("Suspended")).text
 
 
+def test_a_pod_that_may_not_be_made_is_explained_by_the_controllers_last_words_without_the_pods_name():
+    words = 'pods "job-{}" is forbidden: exceeded quota: team, requested: pods=1, used: pods=9, limited: pods=9'
+    said = [
+        event("FailedCreate", words.format("x7k2p"), uid="j1", involvedObject={"kind": "Job", "name": "job"}),
+        event("FailedCreate", "of another Job", uid="j2", involvedObject={"kind": "Job", "name": "job-2"}),
+    ]
+    given = waiting_reason(None, said, job())
+    assert given.text == "no pod yet: FailedCreate: pod is forbidden: " + words.partition("forbidden: ")[2]
+
+
 def test_explain_leaves_running_and_finished_jobs_out():
     jobs = {"a": job(ready=1), "job": job(), "c": job("Complete")}
     assert list(explain(jobs, [pod()], [])) == ["job"]

@@ -1,5 +1,6 @@
 """A user's clone of the repository and the snakemake that runs in it."""
 
+import contextlib
 import hashlib
 import os
 import re
@@ -7,6 +8,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -113,15 +116,31 @@ class Clone:
         for client in self._clients:
             stop(client, 0, first=signal.SIGKILL)
 
-    def run(self, *arguments: str, timeout_s: float = 240, profile: str = "gke", **environment: str) -> int:
-        """Run `snakemake --profile PROFILE ARGUMENTS` to its end; returns its exit status."""
+    def run(
+        self,
+        *arguments: str,
+        timeout_s: float = 240,
+        alive: Callable[[], object] | None = None,
+        profile: str = "gke",
+        **environment: str,
+    ) -> int:
+        """Run `snakemake --profile PROFILE ARGUMENTS` to its end; returns its exit status.
+
+        With `alive`, whose value changes while there is progress, `timeout_s` bounds the time without any.
+        """
         process = self.start(*arguments, profile=profile, **environment)
-        try:
-            return process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGINT)
-            process.wait(20)
-            raise AssertionError(f"the client did not end within {timeout_s} s:\n{self.said()[-4000:]}") from None
+        seen, end_s = None, time.monotonic() + timeout_s
+        while process.poll() is None:
+            if alive and (now := alive()) != seen:
+                seen, end_s = now, time.monotonic() + timeout_s
+            if time.monotonic() > end_s:
+                process.send_signal(signal.SIGINT)
+                process.wait(20)
+                what = "make progress" if alive else "end"
+                raise AssertionError(f"the client did not {what} within {timeout_s} s:\n{self.said()[-4000:]}")
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(0.5)
+        return process.returncode
 
     def said(self) -> str:
         """Everything this clone's clients have printed."""

@@ -32,6 +32,9 @@ class Attempt:
     vanished_at_s: float | None = None
     stuck_at_s: float | None = None
     damaged: int = 0
+    """Polls in which its end could not be made sense of."""
+    held: str = ""
+    """Why its Job may not be made yet, in the API server's words."""
     progress: int = 0
     """Generation of the last progress.json read."""
 

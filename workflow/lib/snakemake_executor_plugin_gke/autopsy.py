@@ -144,11 +144,13 @@ def _ask_harness(facts: Json, log: list[str]) -> Diagnosis:
             (place / f"{part}.json").write_text(json.dumps(facts[part]), encoding="utf-8")
         command = [sys.executable, "-m", "harness", "diagnose", "pod.log", "--json"]
         command += ["--pod", "pod.json", "--events", "events.json"]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=DIAGNOSE_S, check=False)
-    try:
-        return decode(Diagnosis, json.loads(done.stdout))
-    except (ValueError, SpecError):
-        text = (done.stderr.strip().splitlines() or ["no answer"])[-1]
+        try:
+            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=DIAGNOSE_S, check=False)
+            return decode(Diagnosis, json.loads(done.stdout))
+        except subprocess.TimeoutExpired:
+            text = f"no answer within {DIAGNOSE_S:.0f} s"
+        except (ValueError, SpecError):
+            text = (done.stderr.strip().splitlines() or ["no answer"])[-1]
         said = Evidence(file="k8s.json", line=0, text=f"the diagnosis itself failed: {text[:500]}")
         return Diagnosis(outcome="unknown", confidence="low", evidence=(said,), sentence=outcome("unknown").sentence)
 

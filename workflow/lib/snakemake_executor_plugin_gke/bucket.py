@@ -13,7 +13,7 @@ from google.cloud import storage
 from google.cloud.storage.exceptions import DataCorruption
 from google.cloud.storage.retry import DEFAULT_RETRY
 
-from .errors import Refused, Unavailable
+from .errors import Expired, Refused, Unavailable
 
 TIMEOUT_S = (5.0, 15.0)
 RETRY: Retry = DEFAULT_RETRY.with_timeout(20.0)
@@ -96,7 +96,7 @@ class _sorted_errors:
             case api.NotFound():
                 raise Refused(f"{text}: not found: check --gke-bucket") from None
             case auth.RefreshError():
-                raise Refused(f"{text}: credentials expired: run gcloud auth application-default login") from None
+                raise Expired(f"{text}: credentials expired: run gcloud auth application-default login") from None
             case (
                 api.RetryError() | api.TooManyRequests() | api.ServerError() | auth.TransportError() | DataCorruption()
             ):

@@ -47,8 +47,8 @@ def collect(source: Source, remote: str, record_name: str, folder: Path, spec: R
             source.fetch(f"{remote}/{file.path}" if base == "." else f"{remote}/{base}/{file.path}", part)
             if (found := _sha256(part)) != file.sha256:
                 raise Damaged(
-                    f"{remote}/{file.path}: found sha256 {found[:12]}..., record says {file.sha256[:12]}...: "
-                    "the bucket's copy is damaged or was overwritten"
+                    f"{remote}/{file.path}: found sha256 {found[:12]}..., record says {file.sha256[:12]}...: the "
+                    f"bucket's copy is damaged or was overwritten; to run it anew delete {remote}/ there and its Job"
                 )
             part.replace(target)
         finally:
@@ -70,7 +70,7 @@ def check_record(raw: bytes | str, spec: RunSpec, where: str) -> Record:
     try:
         record = parse_record(json.loads(raw))
     except (ValueError, SpecError) as error:
-        raise Damaged(f"{where}: not a record: {error}") from None
+        raise Damaged(f"{where}: not a record: {error}; to run it anew delete it and its Job") from None
     if record.spec_hash != spec.hash():
         raise Damaged(f"{where}: found a record of spec {record.spec_hash[:12]}, expected {spec.hash()[:12]}")
     return record

@@ -11,3 +11,11 @@ class Unavailable(RemoteError):
 
 class Refused(RemoteError):
     """A definite no (400, 401, 403, 404, 422): asking again changes nothing until somebody acts."""
+
+
+class Full(Unavailable):
+    """No room at present (a quota of the namespace): asking again when others are done is right."""
+
+
+class Expired(Refused):
+    """Credentials are missing or expired (401): asking again is right once somebody has renewed them."""

@@ -4,6 +4,7 @@ Level-triggered: what to do follows from what is there now, never from what this
 having done, so that a client that died anywhere is replaced by the next one without a trace.
 """
 
+import contextlib
 import json
 import threading
 import time
@@ -16,7 +17,7 @@ from harness.contract.record import Record
 
 from . import autopsy, collect, status
 from .attempt import PROGRESS, RECORD, Action, Attempt, Ended, decide, last_pod_record
-from .errors import Refused, RemoteError, Unavailable
+from .errors import Expired, Full, Refused, RemoteError, Unavailable
 from .manifest import render_manifest, selector
 from .settings import ExecutorSettings
 from .status import Phase
@@ -28,7 +29,7 @@ PARALLEL = 8
 VANISHED_S, NEVER_RAN_S = 60.0, 5.0
 """Beyond its grace period, how long the pod of a deleted Job may take to deliver a last record; and if none ran."""
 DAMAGED_POLLS = 3
-"""Polls a record may contradict its files before the run is given up."""
+"""Polls in which an attempt's end makes no sense before it is given up: a record that contradicts its files."""
 
 
 class Fleet:
@@ -107,45 +108,68 @@ class Fleet:
         if first:
             made, kept, done = (len(todo[a]) for a in (Action.CREATE, Action.WAIT, Action.COLLECT))
             self._tell.line(f"{len(attempts)} runs: {made} Jobs to create, {kept} to adopt, {done} results to collect")
+        full = threading.Event()
         # Daemon threads: a client that detaches does not wait for a request that hangs.
         with ThreadPool(PARALLEL) as pool:
-            ended = pool.map(lambda a: self._collect(a, RECORD, jobs.get(a.name)), todo[Action.COLLECT], 1)
-            ended += pool.map(lambda a: self._create(a, must_succeed), todo[Action.CREATE], 1)
-        ended += [self._vanished(a, blobs) for a in todo[Action.VANISHED]]
-        ended += [self._over(a, jobs[a.name], blobs) for a in todo[Action.AUTOPSY]]
+            ended = pool.map(
+                self._safely(lambda a: self._collect(a, RECORD, jobs.get(a.name))), todo[Action.COLLECT], 1
+            )
+            ended += pool.map(lambda a: self._create(a, full, must_succeed), todo[Action.CREATE], 1)
+        ended += map(self._safely(lambda a: self._vanished(a, blobs)), todo[Action.VANISHED])
+        ended += map(self._safely(lambda a: self._over(a, jobs[a.name], blobs)), todo[Action.AUTOPSY])
+        held = {a.label: status.Reason(a.held) for a in todo[Action.CREATE] if a.held and not a.seen}
         try:
-            ended += self._explain(todo[Action.WAIT], jobs, blobs)
+            ended += self._explain(todo[Action.WAIT], jobs, blobs, held)
         except RemoteError as error:  # an explanation that fails must not lose what has ended
             self._troubled(error)
         return [e for e in ended if e is not None]
 
-    def _create(self, attempt: Attempt, must_succeed: bool) -> Ended | None:
+    def _safely(self, act: Callable[[Attempt], Ended | None]) -> Callable[[Attempt], Ended | None]:
+        """An act about one attempt of which no surprise keeps the others from their ends."""
+
+        def safe(attempt: Attempt) -> Ended | None:
+            try:
+                return act(attempt)
+            except (Unavailable, Expired, OSError) as error:  # OSError: the disk of this machine
+                self._troubled(error)
+                return None
+            except Exception as error:
+                attempt.damaged += 1
+                known = isinstance(error, RemoteError)
+                words = str(error) if known else f"{type(error).__name__}: {error}"
+                return self._failed(attempt, words) if attempt.damaged >= DAMAGED_POLLS else None
+
+        return safe
+
+    def _create(self, attempt: Attempt, full: threading.Event, must_succeed: bool) -> Ended | None:
+        if full.is_set() and attempt.held:
+            return None
         try:
             made = self._cluster.create(render_manifest(attempt.spec, self._settings))
-        except (Refused, SpecError) as error:
-            return self._failed(attempt, str(error))
-        except Unavailable as error:
+        except Full as error:
+            if must_succeed:
+                raise
+            full.set()
+            attempt.held = str(error)
+            return None
+        except (Unavailable, Expired) as error:
             if must_succeed:
                 raise
             self._troubled(error)
             return None
+        except (Refused, SpecError) as error:
+            return self._failed(attempt, str(error))
         attempt.seen = True
         if not made:
             self._tell.about(attempt.name, f"adopted: {attempt.label}: another client has just made its Job")
         return None
 
-    def _collect(self, attempt: Attempt, record_name: str, job: Json | None) -> Ended | None:
-        try:
-            record = collect.collect(self._bucket, attempt.remote, record_name, attempt.folder, attempt.spec)
-            if record.outcome != "ok" and job is not None:
+    def _collect(self, attempt: Attempt, record_name: str, job: Json | None) -> Ended:
+        record = collect.collect(self._bucket, attempt.remote, record_name, attempt.folder, attempt.spec)
+        if record.outcome != "ok" and job is not None:
+            with contextlib.suppress(Refused):  # an account that may not see pods or events still gets its records
                 facts = autopsy.gather(self._cluster, attempt.name, job, with_log=False)
                 collect.write_json(attempt.folder / "k8s.json", facts)
-        except (Unavailable, OSError) as error:  # OSError: the disk of this machine
-            self._troubled(error)
-            return None
-        except (collect.Damaged, Refused) as error:
-            attempt.damaged += 1
-            return self._failed(attempt, str(error)) if attempt.damaged >= DAMAGED_POLLS else None
         return self._finished(attempt, record)
 
     def _vanished(self, attempt: Attempt, blobs: Json) -> Ended | None:
@@ -163,9 +187,6 @@ class Fleet:
             return self._collect(attempt, last, job)
         try:
             facts = autopsy.gather(self._cluster, attempt.name, job)
-        except Unavailable as error:
-            self._troubled(error)
-            return None
         except Refused as error:
             return self._failed(attempt, f"{status.failure_words(job)}; no record, no autopsy: {error}")
         return self._concluded(attempt, facts)
@@ -180,7 +201,9 @@ class Fleet:
             self._tell.line(f"  gcloud logging read '{facts['cloud_logging']}'")
         return self._finished(attempt, record)
 
-    def _explain(self, attempts: Sequence[Attempt], jobs: dict[str, Json], blobs: Json) -> list[Ended | None]:
+    def _explain(
+        self, attempts: Sequence[Attempt], jobs: dict[str, Json], blobs: Json, held: dict[str, status.Reason]
+    ) -> list[Ended | None]:
         if time.monotonic() - self._explained_at_s < self._settings.status_interval:
             return []
         self._explained_at_s = time.monotonic()
@@ -189,11 +212,11 @@ class Fleet:
         for attempt in running:
             self._progress(attempt, blobs.get(f"{attempt.remote}/{PROGRESS}"))
         if len(running) == len(attempts):
-            self._tell.waiting({})
+            self._tell.waiting(held)
             return []
         pods = self._cluster.pods(selector({a.spec.identity.study for a in attempts}))
         reasons = explain(mine, pods, self._cluster.events())
-        self._tell.waiting({a.label: reasons[a.name] for a in attempts if a.name in reasons})
+        self._tell.waiting({a.label: reasons[a.name] for a in attempts if a.name in reasons} | held)
         return [self._stuck(a, reasons.get(a.name), jobs[a.name]) for a in attempts]
 
     def _stuck(self, attempt: Attempt, reason: status.Reason | None, job: Json) -> Ended | None:

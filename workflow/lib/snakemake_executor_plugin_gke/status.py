@@ -1,5 +1,6 @@
 """What a Job's, pod's and event's JSON means for a person: pure functions, no clock, no network."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
@@ -9,6 +10,8 @@ Json = dict[str, Any]
 
 SCHEDULING_REASONS = ("FailedScheduling", "NotTriggerScaleUp", "TriggeredScaleUp", "FailedScaleUp", "Preempted")
 """Event reasons of the scheduler and of the cluster autoscaler that explain a wait."""
+JOB_REASONS = ("FailedCreate", "Pending")
+"""Event reasons of the Job controller, and of a queue about its own object for a Job, that explain a missing pod."""
 START_FAILURES = (
     "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable",
     "CreateContainerConfigError", "CreateContainerError", "RunContainerError",
@@ -77,11 +80,11 @@ def newest(pods: Iterable[Json]) -> Json | None:
 
 def waiting_reason(pod: Json | None, events: Iterable[Json], job: Json) -> Reason:
     """Why the newest pod of a Job is not running."""
-    made = job["metadata"]["creationTimestamp"]
     if phase(job) is Phase.SUSPENDED:
-        return Reason("suspended: the queue has not admitted it", since=made)
+        return _without_pod("suspended: the queue has not admitted it", events, job)
     if pod is None:
-        return Reason("no pod yet: the Job controller makes one, after a pause if it has lost one", since=made)
+        text = "no pod yet: the Job controller makes one, after a pause if it has lost one"
+        return _without_pod(text, events, job)
     created = pod["metadata"]["creationTimestamp"]
     for state in container_states(pod):
         waiting = state.get("waiting") or {}
@@ -98,6 +101,23 @@ def waiting_reason(pod: Json | None, events: Iterable[Json], job: Json) -> Reaso
             text = f"{condition.get('reason', 'Unscheduled')}: {condition.get('message', '')}".strip(": ")
             return Reason(text, since=condition.get("lastTransitionTime") or created)
     return Reason("waiting for the scheduler", since=created)
+
+
+def _without_pod(text: str, events: Iterable[Json], job: Json) -> Reason:
+    """Why a Job has no pod: what was said last of it, or of a queue's object for it (Kueue's is job-<name>-<hash>)."""
+    name, made = job["metadata"]["name"], job["metadata"]["creationTimestamp"]
+    about = [
+        e
+        for e in events
+        if e.get("reason") in JOB_REASONS
+        and (e["involvedObject"].get("name") == name or e["involvedObject"].get("name", "").startswith(f"job-{name}-"))
+    ]
+    said = max(about, key=event_time, default=None)
+    if said is None:
+        return Reason(text, since=made)
+    # The name of a pod that could not be made is another each time.
+    words = re.sub(r'pods? "[^"]*" is forbidden', "pod is forbidden", said.get("message", ""))
+    return Reason(f"{text.partition(':')[0]}: {said['reason']}: {words}", event_count(said), first_time(said) or made)
 
 
 def _on_node(pod: Json, node: str) -> str:
