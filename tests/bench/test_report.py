@@ -83,9 +83,39 @@ def test_more_sequences_a_step_are_another_workload_not_a_faster_config(tmp_path
     text = write_report(matrix, tmp_path).read_text()
     assert (
         "- **h200-x2, matched, micro-batch 1**: ddp is fastest at 1000 tok/s, peak 20.00 GB; "
-        "25% ahead of fsdp2-reshard (one run each); not run yet: zero-3.\n"
+        "25% ahead of fsdp2-reshard (one pair of runs); not run yet: zero-3.\n"
     ) in text
     assert "- **h200-x2, matched, micro-batch 8**: zero-3-mb8 is the only one measured, at 3000 tok/s" in text
+
+
+@pytest.mark.parametrize(
+    ("wobble", "words"),
+    [
+        (0.01, "a factor 1.20 is precision and optimizer kernels."),
+        (0.30, "what precision and optimizer kernels make of it (0.65 to 2.23) is no more than runs differ by."),
+    ],
+)
+def test_a_factor_of_precision_is_named_only_where_repeats_let_it_be_seen(
+    tmp_path: Path, study: Load, wobble: float, words: str
+) -> None:
+    matrix = study(GPU_STUDY.replace("[matched]", "[matched, defaults]"))
+    for run in matrix.runs:
+        base = {"fsdp2-reshard": 2400.0 if run.identity.arm == "defaults" else 2000.0}.get(run.identity.config, 1000.0)
+        sway = (run.identity.repeat - 2) * wobble if run.identity.config == "fsdp2-reshard" else 0.0
+        write_record(tmp_path, make_record(run, tokens_per_s=base * (1 + sway)))
+    assert words in write_report(matrix, tmp_path).read_text()
+
+
+def test_what_the_dead_needed_is_what_their_twins_took_elsewhere(tmp_path: Path, study: Load) -> None:
+    matrix = study(GPU_STUDY.replace("[h200-x2]", "[h200-x2, h200-x2-40gb]"))
+    peaks = {"fsdp2-reshard": 38_000_000_000, "zero-3": 42_000_000_000}
+    for config, peak in peaks.items():
+        write_record(tmp_path, make_record(run_of(matrix, config, platform="h200-x2"), peak_bytes=peak))
+    lived, died = (run_of(matrix, config, platform="h200-x2-40gb") for config in peaks)
+    write_record(tmp_path, make_record(lived, peak_bytes=38_000_000_000))
+    write_record(tmp_path, make_record(died, outcome="cuda_oom", peak_bytes=37_000_000_000))
+    text = write_report(matrix, tmp_path).read_text()
+    assert "h200-x2-40gb, matched: the survival line runs between 38.0 and 42.0 GB" in text
 
 
 def test_the_price_of_resharding_has_one_sign(tmp_path: Path, study: Load) -> None:

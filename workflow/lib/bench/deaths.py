@@ -119,7 +119,7 @@ def memory_needs(results: Iterable[CellResult]) -> dict[tuple[str, str, str], fl
     """(platform, config, arm) -> peak bytes per rank.
 
     A cell that never finished borrows the peak of the same config, arm and number of ranks on another platform:
-    memory does not depend on how fast the card is.
+    memory does not depend on how fast the card is. What it held when it died is less than what it needs.
     """
     listed = list(results)
     own = {r.key: peak for r in listed if r.finished and (peak := r.peak())}
@@ -136,7 +136,7 @@ def memory_needs(results: Iterable[CellResult]) -> dict[tuple[str, str, str], fl
             and t.cell.spec.platform.device == "cuda"
             and t.cell.spec.platform.world_size == spec.platform.world_size
         ]
-        need = result.peak() or (min(twins) if twins else None)
+        need = min(twins) if twins else result.peak()
         if need:
             own[result.key] = need
     return own

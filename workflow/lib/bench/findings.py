@@ -10,6 +10,7 @@ from bench.across import nccl_growth, pipes, stage_order
 from bench.deaths import SurvivalLine
 from bench.finding import Finding, peak_gb, times, uncertainty
 from bench.results import Results, speed
+from bench.stats import Ratio
 from harness.contract.units import GB
 from harness.measure.flops import shape_of
 from harness.measure.ledger import predict
@@ -182,15 +183,21 @@ def arms_apart(results: Results) -> Iterable[Finding]:
             if ratio is not None:
                 ratios[arm] = ratio
         if len(ratios) == 2:
-            shipped, equal = ratios["defaults"], ratios["matched"]
-            yield Finding(
-                kind="arms",
-                sentence=(
-                    f"{platform}: fsdp2-reshard over zero-3 is {times(shipped)} as shipped and {times(equal)} at "
-                    f"equal numerics: a factor {shipped.value / equal.value:.2f} is precision and optimizer kernels."
-                ),
-                numbers={"platform": platform, "defaults": shipped.value, "matched": equal.value},
-            )
+            yield _arms(platform, ratios["defaults"], ratios["matched"])
+
+
+def _arms(platform: str, shipped: Ratio, equal: Ratio) -> Finding:
+    factor = shipped.over(equal)
+    text = (
+        f"{platform}: fsdp2-reshard over zero-3 is {times(shipped)} as shipped and {times(equal)} at equal numerics: "
+    )
+    if factor.tie:
+        text += f"what precision and optimizer kernels make of it ({factor.low:.2f} to {factor.high:.2f}) is no more "
+        text += "than runs differ by."
+    else:
+        text += f"a factor {factor.value:.2f} is precision and optimizer kernels."
+    numbers = {"platform": platform, "defaults": shipped.value, "matched": equal.value, "tie": factor.tie}
+    return Finding(kind="arms", sentence=text, numbers=numbers)
 
 
 FINDERS: tuple[Callable[[Results], Iterable[Finding]], ...] = (

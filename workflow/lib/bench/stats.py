@@ -46,6 +46,11 @@ class Ratio:
         """The second cell over the first."""
         return Ratio(1 / self.value, 1 / self.high, 1 / self.low, self.n, self.tie)
 
+    def over(self, other: "Ratio") -> "Ratio":
+        """The quotient of two ratios; a tie when their ranges allow 1, or both are."""
+        value, low, high = self.value / other.value, self.low / other.high, self.high / other.low
+        return Ratio(value, low, high, min(self.n, other.n), low < 1.0 < high or (self.tie and other.tie))
+
     @property
     def change(self) -> float:
         """Ratio minus 1."""
