@@ -5,6 +5,7 @@ A probe is one attempt with `protocol.ladder`; its rungs are in its own record t
 
 import dataclasses
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +19,8 @@ RUNG_STEPS = 2
 Over = Literal["micro_batch", "sequence_length"]
 LIMIT = {"micro_batch": 64, "sequence_length": 32768}
 RESOLUTION = {"micro_batch": 1, "sequence_length": 256}
+Predict = Callable[[RunSpec], int | None]
+"""Predicted peak of one rank in bytes; None for a model that it does not know."""
 OUT_OF_MEMORY = frozenset({"cuda_oom", "cuda_oom_fragmentation", "wedge_masking_oom", "host_oom"})
 """Outcomes that say a size does not fit; any other death says nothing about it."""
 
@@ -141,6 +144,20 @@ def sized(spec: RunSpec, size: int) -> RunSpec:
     """The spec with its ladder's axis at that size."""
     data = dataclasses.replace(spec.data, **{spec.protocol.ladder_over: size})
     return dataclasses.replace(spec, data=data)
+
+
+def predicted_limit(spec: RunSpec, bounds: Bounds, capacity: int, predict: Predict) -> int | None:
+    """Largest size up to the limit whose predicted peak fits the capacity; 0: none does, None: cannot be predicted."""
+    if predict(spec) is None:
+        return None
+    fits, fails = 0, bounds.limit // bounds.resolution + 1
+    while fails - fits > 1:
+        middle = (fits + fails) // 2
+        if (predict(sized(spec, middle * bounds.resolution)) or 0) <= capacity:
+            fits = middle
+        else:
+            fails = middle
+    return fits * bounds.resolution
 
 
 def read_goals(path: Path) -> tuple[Goal, ...] | None:

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from harness.contract.frontier import RUNG_STEPS, Bounds, Frontier, Probe, Rung, sized
+from harness.contract.frontier import RUNG_STEPS, Bounds, Frontier, Predict, Probe, Rung, predicted_limit, sized
 from harness.contract.spec import RunSpec
 from harness.contract.units import GIB
 
@@ -22,9 +22,6 @@ DEVICE_GIB = {"l4": 22.0, "a100-40gb": 39.5, "a100-80gb": 79.1, "h100-80gb": 79.
 """Memory of one card as its driver reports it, a little less than the name says."""
 OUTSIDE_GIB = 1.0
 """CUDA context and NCCL buffers beside the allocator of an uncapped card, a usual figure."""
-
-Predict = Callable[[RunSpec], int | None]
-"""Predicted peak of one rank in bytes; None for a model that it does not know."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,20 +88,6 @@ def next_ladder(bracket: Bracket, bounds: Bounds, predicted: int | None, *, firs
     upper = top if bracket.fails is None else bracket.fails - 1
     inside = {min(max(step, bracket.fits + 1), upper) for step in steps}
     return tuple(step * bounds.resolution for step in sorted(inside)[: bounds.rungs])
-
-
-def predicted_limit(spec: RunSpec, bounds: Bounds, capacity: int, predict: Predict) -> int | None:
-    """Largest size up to the limit whose predicted peak fits the capacity; 0: none does, None: cannot be predicted."""
-    if predict(spec) is None:
-        return None
-    fits, fails = 0, bounds.limit // bounds.resolution + 1
-    while fails - fits > 1:
-        middle = (fits + fails) // 2
-        if (predict(sized(spec, middle * bounds.resolution)) or 0) <= capacity:
-            fits = middle
-        else:
-            fails = middle
-    return fits * bounds.resolution
 
 
 def capacity_bytes(spec: RunSpec) -> int | None:

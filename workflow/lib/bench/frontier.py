@@ -11,9 +11,10 @@ from bench.matrix import Matrix
 from bench.study import FrontierChoice
 from harness.contract.codec import encode
 from harness.contract.errors import SpecError
-from harness.contract.frontier import Frontier, Goal, Goals, bounds_of, read_frontier
+from harness.contract.frontier import Frontier, Goal, Goals, bounds_of, predicted_limit, read_frontier
 from harness.contract.spec import RunSpec
 from harness.contract.units import GB
+from harness.measure.ledger import predicted_peak_bytes
 
 FOLDER = "frontier"
 FILE = "frontier.json"
@@ -70,12 +71,21 @@ def write_frontier_plan(matrix: Matrix, results: Path) -> None:
 
 def frontier_rows(matrix: Matrix, results: Path) -> list[dict[str, Any]]:
     """One row per frontier that was found, in the study's order; empty when none was."""
-    paths = [results / place / FILE for place in frontier_targets(matrix)]
-    return [frontier_row(read_frontier(path)) for path in paths if path.is_file()]
+    return [
+        frontier_row(read_frontier(results / place / FILE), target.goal(place))
+        for place, target in frontier_targets(matrix).items()
+        if (results / place / FILE).is_file()
+    ]
 
 
-def frontier_row(found: Frontier) -> dict[str, Any]:
-    """The numbers of one frontier; the peak and the step's time are those seen at the largest size that fits."""
+def frontier_row(found: Frontier, goal: Goal) -> dict[str, Any]:
+    """The numbers of one frontier; the peak and the step's time are those seen at the largest size that fits.
+
+    The prediction is today's ledger's, as diagnoses are today's rules': what the search itself went by is in its file.
+    """
+    predicted = found.predicted
+    if found.capacity_bytes is not None:
+        predicted = predicted_limit(goal.spec, goal.bounds, found.capacity_bytes, predicted_peak_bytes)
     rungs = [rung for probe in found.probes for rung in probe.rungs]
     best = next((r for r in rungs if r.fits and r.size == found.largest_fit), None)
     fail = next((r for r in rungs if r.fits is False and r.size == found.smallest_fail), None)
@@ -87,8 +97,8 @@ def frontier_row(found: Frontier) -> dict[str, Any]:
         "over": found.over,
         "largest_fit": found.largest_fit,
         "smallest_fail": found.smallest_fail,
-        "predicted": found.predicted,
-        "prediction_error": _error(found.predicted, found.largest_fit),
+        "predicted": predicted,
+        "prediction_error": _error(predicted, found.largest_fit),
         "ended": found.ended,
         "limit": found.limit,
         "resolution": found.resolution,
