@@ -251,6 +251,16 @@ def test_profiled_shares_become_the_time_table(tmp_path: Path, study: Load) -> N
     assert (tmp_path / "figures/time.svg").is_file()
 
 
+def test_shares_of_repeats_still_add_up_to_the_whole_step(tmp_path: Path, study: Load) -> None:
+    matrix = study(GPU_STUDY)
+    repeats = [(0.5, 0.3, 0.0, 0.2), (0.2, 0.4, 0.1, 0.3), (0.4, 0.2, 0.1, 0.3)]
+    for repeat, parts in enumerate(repeats, start=1):
+        shares = dict(zip(("compute", "comm_exposed", "copy_exposed", "idle"), parts, strict=True))
+        write_record(tmp_path, make_record(run_of(matrix, "zero-3", repeat), profile={"shares": shares}))
+    (row,) = build(matrix, tmp_path)["time"]
+    assert sum(row[name] for name in ("compute", "comm_exposed", "copy_exposed", "idle")) == pytest.approx(100)
+
+
 def test_kinds_of_kernels_become_a_table_longest_first(tmp_path: Path, study: Load) -> None:
     matrix = study(GPU_STUDY)
     for config, kinds in (("zero-3", {"matmul": 0.2, "loss": 0.01}), ("fsdp2-reshard", {"optimizer": 0.05})):

@@ -129,6 +129,11 @@ class CellResult:
         found = [v for run in self.finished if run.newest and (v := value(run.newest.record)) is not None]
         return statistics.median(found) if found else None
 
+    def mean(self, value: Value) -> float | None:
+        """The mean of the runs that count: for parts of a whole, whose medians would not add up to it."""
+        found = [v for run in self.finished if run.newest and (v := value(run.newest.record)) is not None]
+        return statistics.mean(found) if found else None
+
     def kernel_kinds(self) -> list[str]:
         """Kinds of kernels that the profiled passes of the finished runs saw, in the order first met."""
         records = [run.newest.record for run in self.finished if run.newest]

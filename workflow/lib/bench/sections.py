@@ -132,11 +132,12 @@ def summary_rows(matrix: Matrix, results: Results) -> list[dict[str, Any]]:
 
 
 def time_rows(results: Results) -> list[dict[str, Any]]:
-    """Where a step's time goes, for cells with a profiled pass; percent of the step."""
+    """Where a step's time goes, for cells with a profiled pass; percent of the step, mean over runs."""
     rows = []
     for (platform, config, arm), result in results.cells.items():
-        shares = {name: _median(result, c.profile_value(f"shares.{name}"), PERCENT) for name in TIME_SHARES}
-        if all(share is not None for share in shares.values()):
+        means = {name: result.mean(c.profile_value(f"shares.{name}")) for name in TIME_SHARES}
+        shares = {name: share * PERCENT for name, share in means.items() if share is not None}
+        if len(shares) == len(TIME_SHARES):
             nccl = _median(result, c.nccl_share, PERCENT)
             rows.append({"platform": platform, "config": config, "arm": arm, "nccl_percent": nccl, **shares})
     return rows
