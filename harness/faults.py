@@ -14,7 +14,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.contract.codec import nearest
 from harness.contract.errors import SpecError
 from harness.contract.spec import Fault, RunSpec
 from harness.contract.units import GIB
@@ -40,9 +39,6 @@ class Injector:
     """This rank's faults; `strike` is called at the start of each phase."""
 
     def __init__(self, spec: RunSpec, rank: int) -> None:
-        for fault in spec.faults:
-            if fault.kind not in _KINDS:
-                raise SpecError(f"faults.kind: found {fault.kind!r}; {nearest(fault.kind, tuple(_KINDS))}")
         self._faults = [f for f in spec.faults if f.rank == rank]
         self._hoard: list[Any] = []
         self._loss: torch.Tensor | None = None

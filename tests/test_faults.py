@@ -5,10 +5,12 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from harness.contract.errors import SpecError
+from harness.contract.spec import FaultKind
 from harness.faults import Injector, kinds
 from tests.engines.specs import make_spec
 
@@ -82,8 +84,12 @@ def test_a_fault_strikes_only_at_its_place() -> None:
 
 
 def test_an_unknown_fault_is_refused_with_the_nearest_name() -> None:
-    with pytest.raises(SpecError, match="did you mean 'segfault'"):
-        Injector(make_spec(faults=[{"kind": "segfalt"}]), rank=0)
+    with pytest.raises(SpecError, match=r"faults\[0\]\.kind: found 'segfalt'.*did you mean 'segfault'"):
+        make_spec(faults=[{"kind": "segfalt"}])
+
+
+def test_a_spec_may_name_exactly_the_faults_that_can_be_injected() -> None:
+    assert set(get_args(FaultKind)) == set(kinds())
 
 
 def test_nan_loss_poisons_the_loss_it_is_given() -> None:

@@ -8,8 +8,9 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
+from harness.contract.bounds import check
 from harness.contract.codec import decode, encode
 from harness.contract.errors import SpecError
 from harness.contract.spec import RunSpec
@@ -38,10 +39,10 @@ class Bounds:
     processes: int = 6
     """Processes at most."""
 
+    ONE_OR_MORE: ClassVar = ("limit", "resolution", "rungs", "processes")
+
     def __post_init__(self) -> None:
-        for name in ("limit", "resolution", "rungs", "processes"):
-            if getattr(self, name) < 1:
-                raise SpecError(f"{name}: found {getattr(self, name)}, expected 1 or more")
+        check(self)
         if self.limit < self.resolution:
             raise SpecError(f"limit: found {self.limit}, expected at least the resolution, {self.resolution}")
 

@@ -9,8 +9,9 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
+from harness.contract.bounds import check
 from harness.contract.codec import decode, digest_of_plain, encode, essence
 from harness.contract.engines import NUMERIC_DTYPES, Numerics, check_settings, resolve_settings
 from harness.contract.errors import SpecError
@@ -19,18 +20,11 @@ SPEC_VERSION = 1
 
 Arm = Literal["defaults", "matched", "tuned"]
 Dtype = Literal["float32", "bfloat16", "float16"]
-
-
-def _positive(**numbers: float) -> None:
-    for key, value in numbers.items():
-        if value <= 0:
-            raise SpecError(f"{key}: found {value}, expected more than 0")
-
-
-def _not_negative(**numbers: float) -> None:
-    for key, value in numbers.items():
-        if value < 0:
-            raise SpecError(f"{key}: found {value}, expected 0 or more")
+FaultKind = Literal[
+    "oom", "swallowed_oom", "sleep", "spin", "collective_mismatch", "sigkill", "sigterm", "segfault", "key_error",
+    "nan_loss", "shm_full", "disk_full", "port_in_use", "missing_interface", "missing_module",
+]  # fmt: skip
+"""What `harness/faults.py` can make happen."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,8 +42,10 @@ class Identity:
     reference: bool = False
     """True for the run whose losses the parity gate compares others with."""
 
+    POSITIVE: ClassVar = ("repeat", "attempt")
+
     def __post_init__(self) -> None:
-        _positive(repeat=self.repeat, attempt=self.attempt)
+        check(self)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,10 +72,10 @@ class Platform:
     memory_cap_gib: float | None = None
     """Cap on the device allocator per rank, in GiB: a large card made small. Not a smaller card."""
 
+    POSITIVE: ClassVar = ("world_size", "memory_cap_gib")
+
     def __post_init__(self) -> None:
-        _positive(world_size=self.world_size)
-        if self.memory_cap_gib is not None:
-            _positive(memory_cap_gib=self.memory_cap_gib)
+        check(self)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,12 +109,10 @@ class Data:
     gradient_accumulation: int = 1
     seed: int = 0
 
+    POSITIVE: ClassVar = ("sequence_length", "micro_batch", "gradient_accumulation")
+
     def __post_init__(self) -> None:
-        _positive(
-            sequence_length=self.sequence_length,
-            micro_batch=self.micro_batch,
-            gradient_accumulation=self.gradient_accumulation,
-        )
+        check(self)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -133,9 +127,11 @@ class Optimizer:
     clip_norm: float = 1.0
     """Global gradient norm to clip to; 0 turns clipping off."""
 
+    POSITIVE: ClassVar = ("learning_rate", "epsilon")
+    NOT_NEGATIVE: ClassVar = ("weight_decay", "clip_norm")
+
     def __post_init__(self) -> None:
-        _positive(learning_rate=self.learning_rate, epsilon=self.epsilon)
-        _not_negative(weight_decay=self.weight_decay, clip_norm=self.clip_norm)
+        check(self)
         if len(self.betas) != 2:
             raise SpecError(f"betas: found {list(self.betas)}, expected two numbers")
         if not all(0 <= beta < 1 for beta in self.betas):
@@ -178,13 +174,14 @@ class Protocol:
     """Fit frontier: sizes climbed in one process, smallest first, until one does not fit."""
     ladder_over: Literal["micro_batch", "sequence_length"] = "micro_batch"
 
+    POSITIVE: ClassVar = (
+        "timed_steps", "deadline_s", "stall_factor", "stall_floor_s", "startup_stall_s", "parity_tolerance",
+        "trial_steps",
+    )  # fmt: skip
+    NOT_NEGATIVE: ClassVar = ("warmup_steps", "profiled_steps", "parity_steps", "telemetry_hz")
+
     def __post_init__(self) -> None:
-        _positive(timed_steps=self.timed_steps, deadline_s=self.deadline_s, stall_factor=self.stall_factor)
-        _positive(stall_floor_s=self.stall_floor_s, startup_stall_s=self.startup_stall_s)
-        _positive(parity_tolerance=self.parity_tolerance)
-        _not_negative(warmup_steps=self.warmup_steps, profiled_steps=self.profiled_steps)
-        _not_negative(parity_steps=self.parity_steps, telemetry_hz=self.telemetry_hz)
-        _positive(trial_steps=self.trial_steps)
+        check(self)
         if list(self.ladder) != sorted(set(self.ladder)) or any(size < 1 for size in self.ladder):
             raise SpecError(f"ladder: found {list(self.ladder)}, expected rising sizes of 1 or more")
 
@@ -206,7 +203,7 @@ class Engine:
 class Fault:
     """One injected fault: a run that carries any can never pass as a measurement."""
 
-    kind: str
+    kind: FaultKind
     rank: int = 0
     step: int = 0
     """Optimizer step (0-based, warm-up counted) at which it strikes; -1: before the first."""

@@ -7,9 +7,12 @@ from typing import Any
 
 import jsonschema
 import pytest
+import yaml
 from bench.files import read_mapping
 from bench.matrix import load_matrix
 from bench.schema import schemas
+
+from harness.contract.errors import SpecError
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "workflow" / "schemas"
@@ -68,3 +71,32 @@ def test_specs_hold_their_schema() -> None:
 )
 def test_the_study_schema_refuses_what_the_code_refuses(text: dict[str, Any]) -> None:
     assert list(jsonschema.Draft202012Validator(load("study")).iter_errors(text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "repeats: 0",
+        "platforms: []",
+        "data: {micro_batch: 0}",
+        "data: {sequence_length: -1}",
+        "protocol: {timed_steps: 0}",
+        "protocol: {warmup_steps: -1}",
+        "protocol: {deadline_s: 0}",
+        "optimizer: {learning_rate: 0}",
+        "optimizer: {clip_norm: -0.5}",
+        "frontier: {limit: 0}",
+        "faults: [{kind: segfalt}]",
+    ],
+)
+def test_what_the_loader_refuses_the_schema_refuses_too(text: str, tmp_path: Path) -> None:
+    good = {"platforms": ["cpu-x2"], "configs": ["ddp"], "arms": ["matched"], "model": {"name": "tiny"}}
+    validator = jsonschema.Draft202012Validator(load("study"))
+    validator.validate(good)
+    bad = good | yaml.safe_load(text)
+    assert not validator.is_valid(bad)
+    path = tmp_path / "bad.yaml"
+    path.write_text(yaml.safe_dump(bad))
+    key = next(iter(yaml.safe_load(text)))
+    with pytest.raises(SpecError, match=key):
+        load_matrix(str(path), ROOT)

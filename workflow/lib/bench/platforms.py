@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from bench.files import read_mapping
+from harness.contract.bounds import check
 from harness.contract.codec import decode, encode
 from harness.contract.errors import SpecError
 from harness.contract.spec import Platform
@@ -23,11 +24,13 @@ class Price:
     terms: str = ""
     """What kind of price it is: on-demand, Spot, region."""
 
+    POSITIVE: ClassVar = ("usd_per_hour",)
+
     def __post_init__(self) -> None:
-        if self.usd_per_hour <= 0:
-            raise SpecError(
-                f"usd_per_hour: found {self.usd_per_hour}, expected more than 0; leave price out if unknown"
-            )
+        try:
+            check(self)
+        except SpecError as error:
+            raise SpecError(f"{error}; leave price out if unknown") from None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,6 +63,11 @@ class PlatformEntry:
     """What it costs; null when unknown: the report then shows no cost instead of a guess."""
     note: str = ""
     """What a reader must know about it; the report prints it under the platform's table."""
+
+    POSITIVE: ClassVar = Platform.POSITIVE
+
+    def __post_init__(self) -> None:
+        check(self)
 
 
 def load_platforms(path: Path) -> dict[str, PlatformEntry]:

@@ -18,6 +18,7 @@ from bench.matrix import load_matrix
 from bench.platforms import PlatformEntry
 from bench.published import records
 from bench.study import Study
+from harness.contract.bounds import NOT_EMPTY, Bound, bounds_of
 from harness.contract.codec import encode
 from harness.contract.diagnosis import Diagnosis
 from harness.contract.record import Record
@@ -35,7 +36,7 @@ def schema_of(cls: type[Any], title: str, example: Any) -> dict[str, Any]:
 
 
 def _object(cls: type[Any], example: Any, definitions: dict[str, Any]) -> dict[str, Any]:
-    hints, texts = typing.get_type_hints(cls), field_texts(cls)
+    hints, texts, bounds = typing.get_type_hints(cls), field_texts(cls), bounds_of(cls)
     properties: dict[str, Any] = {}
     required = []
     for field in dataclasses.fields(cls):
@@ -44,6 +45,12 @@ def _object(cls: type[Any], example: Any, definitions: dict[str, Any]) -> dict[s
         if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             required.append(field.name)
         kind = _type(hints[field.name], value, definitions)
+        if field.name in bounds:
+            kind = _bounded(kind, bounds[field.name])
+            if default == 0 and (bounds[field.name].exclusive or bounds[field.name].least):
+                default = 1  # a number without any default of its own, nor the example's
+        if field.name in getattr(cls, NOT_EMPTY, ()):
+            kind, default = kind | {"minItems": 1}, default or value
         described = texts.get(field.name) or _of_class(kind, definitions) or _words(field.name)
         properties[field.name] = {"description": described, "default": encode(default)} | kind
     return {
@@ -55,6 +62,16 @@ def _object(cls: type[Any], example: Any, definitions: dict[str, Any]) -> dict[s
     }
 
 
+def _bounded(kind: dict[str, Any], bound: Bound) -> dict[str, Any]:
+    if "anyOf" in kind:
+        return {"anyOf": [_bounded(option, bound) for option in kind["anyOf"]]}
+    if kind["type"] == "integer":
+        return kind | {"minimum": bound.least + bound.exclusive}
+    if kind["type"] == "number":
+        return kind | {"exclusiveMinimum" if bound.exclusive else "minimum": bound.least}
+    return kind
+
+
 def _default(field: "dataclasses.Field[Any]", example: Any, hint: Any) -> Any:
     if field.default is not dataclasses.MISSING:
         return field.default
@@ -62,6 +79,8 @@ def _default(field: "dataclasses.Field[Any]", example: Any, hint: Any) -> Any:
         return field.default_factory()
     if example is not None or type(None) in typing.get_args(hint):
         return example
+    if typing.get_origin(hint) is typing.Literal:
+        return typing.get_args(hint)[0]
     return (typing.get_origin(hint) or hint)()
 
 

@@ -2,13 +2,14 @@
 
 import re
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
+from harness.contract.bounds import check
 from harness.contract.codec import decode
 from harness.contract.engines import CONFIGS
 from harness.contract.errors import SpecError
-from harness.contract.frontier import bounds_of
-from harness.contract.spec import Arm, Data, Fault, Protocol
+from harness.contract.frontier import Bounds, bounds_of
+from harness.contract.spec import Arm, Data, Fault, Optimizer, Protocol
 
 PROTOCOLS: dict[str, dict[str, Any]] = {
     "careful": {"warmup_steps": 10, "timed_steps": 30},
@@ -111,6 +112,8 @@ class FrontierChoice(Cells):
     processes: int = 6
     """Processes per cell at most."""
 
+    ONE_OR_MORE: ClassVar = Bounds.ONE_OR_MORE
+
     def __post_init__(self) -> None:
         Cells.__post_init__(self)
         bounds_of(self.over, self.limit, self.resolution, self.rungs, self.processes)
@@ -173,6 +176,12 @@ class OptimizerChoice:
     clip_norm: float = 1.0
     """Global gradient norm to clip to; 0 turns clipping off."""
 
+    POSITIVE: ClassVar = Optimizer.POSITIVE
+    NOT_NEGATIVE: ClassVar = Optimizer.NOT_NEGATIVE
+
+    def __post_init__(self) -> None:
+        check(self)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Study:
@@ -224,15 +233,15 @@ class Study:
     reference: str = "ddp"
     """The config whose matched run's losses the parity check compares with."""
 
+    ONE_OR_MORE: ClassVar = ("repeats",)
+    NOT_EMPTY: ClassVar = ("platforms", "configs", "arms")
+
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?", self.name):
             raise SpecError(f"name: found {self.name!r}, expected lower-case letters, digits and inner . _ -")
-        if self.repeats < 1:
-            raise SpecError(f"repeats: found {self.repeats}, expected 1 or more")
+        check(self)
         for key in ("platforms", "configs", "arms"):
             names = [getattr(value, "name", value) for value in getattr(self, key)]
-            if not names:
-                raise SpecError(f"{key}: found an empty list, expected at least one")
             for name in names:
                 if names.count(name) > 1:
                     raise SpecError(f"{key}: {name!r} is listed {names.count(name)} times; a cell may occur once")
