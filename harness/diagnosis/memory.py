@@ -72,6 +72,10 @@ def read_shortage(text: str) -> Shortage:
                 found.setdefault(key, _bytes(value))
     if "unallocated" not in found and "reserved" in found and "allocated" in found:
         found["unallocated"] = max(0, found["reserved"] - found["allocated"])
+    if "allowed" in found and "free" in found:
+        # The device's free memory is not the process's to take under a cap: what is, the cap's rest is.
+        held = found.get("allocated", 0) + found.get("unallocated", 0)
+        found["free"] = min(found["free"], max(0, found["allowed"] - held))
     gpu = _GPU.search(text)
     return Shortage(
         asked=found.get("asked"),
