@@ -1,17 +1,20 @@
 """Recognise lines: one Scanner per set of logs, fed file by file, filling Findings."""
 
 import re
+from functools import cache
 from pathlib import Path
 from typing import IO
 
+from harness.diagnosis.anchors import anchors
 from harness.diagnosis.exits import ExitReader
 from harness.diagnosis.findings import Findings, Hit
+from harness.diagnosis.sieve import Sieve
 from harness.diagnosis.signature import STOPS, Signature, Tier
 from harness.diagnosis.signatures import SIGNATURES
 from harness.diagnosis.stream import blocks, decompress
 from harness.diagnosis.text import decode, named_rank, normalise, printable
 from harness.diagnosis.tracebacks import Speaker, Tracebacks
-from harness.diagnosis.triage import Line, Triage, Vocabulary
+from harness.diagnosis.triage import MOVING_ANCHORS, Line, Triage, Vocabulary
 from harness.diagnosis.wedge import WaitReader
 
 STRUCTURE = (
@@ -44,6 +47,12 @@ def vocabulary() -> Vocabulary:
     return Vocabulary(((n, i) for i, s in enumerate(SIGNATURES) for n in s.needles), STRUCTURE)
 
 
+@cache
+def sieve() -> Sieve:
+    """What holds back every line that a signature, the structure or progress could be in."""
+    return Sieve({a for s in SIGNATURES for a in anchors(s.pattern)} | {*STRUCTURE, *MOVING_ANCHORS})
+
+
 class Scanner:
     """Reads logs one after the other into one Findings."""
 
@@ -58,7 +67,7 @@ class Scanner:
         """Read one open log. `rank`: whose log it is, when the file's name says so."""
         findings = self.findings
         findings.files += 1
-        triage, last_line = Triage(self._vocabulary), 0
+        triage, last_line = Triage(self._vocabulary, sieve), 0
         tracebacks, exits, waits = Tracebacks(), ExitReader(findings, file), WaitReader(findings, file)
         if rank is not None:
             findings.ranks.add(rank)

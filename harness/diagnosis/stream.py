@@ -3,7 +3,9 @@
 import codecs
 import gzip
 import io
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import IO, cast
 
@@ -12,13 +14,15 @@ from harness.diagnosis.unwrap import unwrap
 
 BLOCK_BYTES = 1 << 20
 LONGEST_LINE_BYTES = 1 << 16
-"""A longer line is read in overlapping pieces of this size."""
+"""A longer line is read in overlapping pieces."""
+_PIECE_BYTES = 1 << 13
 WHOLE_FILE_BYTES = 4 << 20
 """Files up to this size are looked at as a whole first, for hard-wrapped text."""
 BINARY_LOOK_BYTES = 1 << 16
 BINARY_SHARE = 0.05
 """Share of control characters beyond which a file is no text: random bytes hold 10%, a log with bad bytes far less."""
 _OVERLAP_BYTES = 1024
+_STEP = _PIECE_BYTES - _OVERLAP_BYTES
 _NO_TEXT = bytes({*range(1, 32)} - set(b"\b\t\n\v\f\r\x1b"))
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _TO_LINES = bytes.maketrans(b"\r", b"\n")
@@ -30,41 +34,77 @@ class Block:
     def __init__(self, first: int, data: bytes, *, whole: bool = False) -> None:
         if b"\r" in data:
             data = data.replace(b"\r\n", b"\n")
+        if b"\0" in data:
+            data = data.replace(b"\0", b"")
         self._first, self._data = first, data
-        self._numbers: list[int] | None = None
-        self.lines = data.translate(_TO_LINES).split(b"\n") if b"\r" in data else data.split(b"\n")
+        self.text = data.translate(_TO_LINES) if b"\r" in data else data
+        """All of it, every line ended by a line break."""
         self.last = first + data.count(b"\n")
-        if max(map(len, self.lines)) > LONGEST_LINE_BYTES:
-            self._cut()
-        if whole:
-            self.lines = strip_common(self.lines)
-            numbers, lines = unwrap(range(first, first + len(self.lines)), self.lines)
-            if len(lines) != len(self.lines):
-                known = self._all_numbers()
-                self._numbers = [known[n - first] for n in numbers]
-                self.lines = lines
+        self.whole = whole
+        """It is a whole file, so its lines may be more than pieces of its text."""
 
-    def number(self, index: int) -> int:
-        """The number of a line in its file, from 1."""
-        return self._all_numbers()[index]
+    def lines(self) -> "Lines":
+        """All lines, the overlong ones in overlapping pieces; a whole file's unwrapped."""
+        lines = self.text.split(b"\n")
+        numbers: Sequence[int] = range(self._first, self.last + 1)
+        if len(lines) != len(numbers):
+            numbers = list(accumulate((int(c == 10) for c in self._data if c in (10, 13)), initial=self._first))
+        if max(map(len, lines)) > LONGEST_LINE_BYTES:
+            numbers, lines = _cut(numbers, lines)
+        if self.whole:
+            numbers, lines = unwrap(numbers, strip_common(lines))
+        return Lines(numbers, lines)
 
-    def _all_numbers(self) -> list[int]:
-        if self._numbers is None:
-            if b"\r" in self._data:
-                steps = [int(c == 10) for c in self._data if c in (10, 13)]
+    def around(self, places: Sequence[int], after: int) -> "Lines":
+        """The lines at these places of the text (rising), and up to `after` that follow each; the first ones too."""
+        text, numbers, lines = self.text, list[int](), list[bytes]()
+        number, counted, position, left, next_ = self._first, 0, 0, after, 0
+        while position <= len(text):
+            if not left:
+                if next_ == len(places):
+                    break
+                position = max(position, text.rfind(b"\n", 0, places[next_]) + 1)
+            end = text.find(b"\n", position)
+            end = len(text) if end < 0 else end
+            here = next_
+            next_ = bisect_right(places, end, here)
+            left = after if next_ > here else left - 1
+            number += self._data.count(b"\n", counted, position)
+            counted = position
+            if end - position <= LONGEST_LINE_BYTES:
+                parts = [text[position:end]]
             else:
-                steps = [1] * (len(self.lines) - 1)
-            self._numbers = list(accumulate(steps, initial=self._first))
-        return self._numbers
+                pieces = {piece for place in places[here:next_] for piece in _pieces_at(place - position)} or {0}
+                starts = (position + piece * _STEP for piece in sorted(pieces))
+                parts = [text[start : min(end, start + _PIECE_BYTES)] for start in starts]
+            lines += parts
+            numbers += [number] * len(parts)
+            position = end + 1
+        return Lines(numbers, lines)
 
-    def _cut(self) -> None:
-        numbers, lines = [], []
-        for number, line in zip(self._all_numbers(), self.lines, strict=True):
-            step = LONGEST_LINE_BYTES - _OVERLAP_BYTES
-            pieces = [line[i : i + LONGEST_LINE_BYTES] for i in range(0, max(1, len(line) - _OVERLAP_BYTES), step)]
-            numbers += [number] * len(pieces)
-            lines += pieces
-        self._numbers, self.lines = numbers, lines
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Lines with their numbers in the file, from 1."""
+
+    numbers: Sequence[int]
+    lines: list[bytes]
+
+
+def _cut(numbers: Sequence[int], lines: list[bytes]) -> tuple[list[int], list[bytes]]:
+    cut_numbers: list[int] = []
+    cut_lines: list[bytes] = []
+    for number, line in zip(numbers, lines, strict=True):
+        pieces = [line[i : i + _PIECE_BYTES] for i in range(0, max(1, len(line) - _OVERLAP_BYTES), _STEP)]
+        cut_numbers += [number] * len(pieces)
+        cut_lines += pieces
+    return cut_numbers, cut_lines
+
+
+def _pieces_at(place: int) -> set[int]:
+    """The pieces of an overlong line that hold a place of it whole."""
+    last = place // _STEP
+    return {last, last - 1} if last and place % _STEP < _OVERLAP_BYTES else {last}
 
 
 def blocks(handle: IO[bytes]) -> Iterator[Block]:
@@ -81,8 +121,8 @@ def blocks(handle: IO[bytes]) -> Iterator[Block]:
             yield Block(1, first.removesuffix(b"\n"), whole=True)
         source.complain()
         return
-    number, carry, data = 1, b"", first
-    while data:
+    number, carry, ahead = 1, b"", io.BytesIO(first)
+    while data := ahead.read(BLOCK_BYTES) or source.read(BLOCK_BYTES):
         data = carry + data
         cut = data.rfind(b"\n")
         if cut < 0 and len(data) < BLOCK_BYTES:
@@ -93,7 +133,6 @@ def blocks(handle: IO[bytes]) -> Iterator[Block]:
             carry = data[cut + 1 :] if cut >= 0 else b""
             number = block.last + (cut >= 0)
             yield block
-        data = source.read(BLOCK_BYTES)
     if carry:
         yield Block(number, carry)
     source.complain()

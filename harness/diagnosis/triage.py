@@ -2,14 +2,16 @@
 
 A line's shape is the line in lower case without its digits. A training log has few shapes, so a shape
 is judged once and a line costs one hash. A new shape is judged by its words: a word is looked at once,
-too, and only shapes with a telling word are tried against the needles of the signatures.
+too, and only shapes with a telling word are tried against the needles of the signatures. A block whose
+lines are mostly of new shapes goes through a sieve first, and only the lines near what that holds back are looked at.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from harness.diagnosis.stream import Block
+from harness.diagnosis.sieve import Sieve
+from harness.diagnosis.stream import Block, Lines
 
 AFTER = 3
 """Lines after a telling line that are read too: the end of a traceback, the rest of a message."""
@@ -31,6 +33,12 @@ NOISE = (b"nccl info",)
 """Shapes with this say nothing about an end, whatever else is in them."""
 _MOVING = (b"it/s", b"s/it", b"loss", b"step", b"iter", b"epoch")
 """Words without which no shape shows progress."""
+MOVING_ANCHORS = ("it/s", "s/it", "loss", "\nstep ", "\niteration ", "\niter ", "\nepoch ")
+"""The same for the sieve: where a line begins with it, a line break does."""
+SIFTED_BYTES = 1 << 18
+"""So much text of new shapes goes through the sieve first; below, building it (0.2 s, once) does not pay."""
+MOSTLY = 0.5
+"""Share of a block's lines: with more new shapes the next blocks are sifted whole; with more held back, no longer."""
 
 
 @dataclass(slots=True)
@@ -104,10 +112,11 @@ class Vocabulary:
 
 
 class Triage:
-    """State of one file."""
+    """State of one file. `sieve` gives the sieve of the vocabulary's texts when it is first needed."""
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        self._vocabulary = vocabulary
+    def __init__(self, vocabulary: Vocabulary, sieve: Callable[[], Sieve]) -> None:
+        self._vocabulary, self._sieve = vocabulary, sieve
+        self._sifting = False
         self._telling: dict[bytes, tuple[int, ...]] = {}
         self._progress: set[bytes] = set()
         self._seen: set[bytes] = set()
@@ -118,19 +127,27 @@ class Triage:
 
     def lines(self, block: Block) -> Iterator[Line]:
         """The lines of a block that are worth reading."""
-        shapes = b"\n".join(block.lines).translate(_LOWER, _DIGITS).split(b"\n")
+        if self._sifting:
+            found = block.around(_starts(self._sieve(), block.text), AFTER)
+            self._sifting = len(found.lines) <= MOSTLY * block.text.count(b"\n")
+        else:
+            found = block.lines()
+        shapes = b"\n".join(found.lines).translate(_LOWER, _DIGITS).split(b"\n")
         distinct = set(shapes)
         if len(self._telling) > SHAPES_KEPT:
             for kept in (self._telling, self._progress, self._seen, self._hits):
                 kept.clear()
-        self._learn(distinct - self._seen)
+        new = distinct - self._seen
+        if len(new) > MOSTLY * len(shapes) and len(block.text) > SIFTED_BYTES and not block.whole:
+            self._sifting = True
+        self._learn(new)
         telling = self._telling.keys() & distinct
         moving = self._progress & distinct
         if not telling and not self._after:
             if moving:
                 self.progress += sum(map(moving.__contains__, shapes))
             return
-        yield from self._wanted(block, shapes, self._choose(shapes, telling), moving)
+        yield from self._wanted(found, shapes, self._choose(shapes, telling), moving)
 
     def _choose(self, shapes: list[bytes], telling: set[bytes]) -> list[int]:
         """Indices of the telling lines, thinned where one shape repeats without end."""
@@ -147,7 +164,7 @@ class Triage:
                         last[shape] = index
         return sorted({*wanted, *last.values()})
 
-    def _wanted(self, block: Block, shapes: list[bytes], wanted: list[int], moving: set[bytes]) -> Iterator[Line]:
+    def _wanted(self, found: Lines, shapes: list[bytes], wanted: list[int], moving: set[bytes]) -> Iterator[Line]:
         position = 0
         for start in [-1, *wanted]:
             # From a telling line (or from the block's start, after one in the block before) on to the next.
@@ -155,11 +172,11 @@ class Triage:
                 self.progress += sum(map(moving.__contains__, shapes[position : start + 1])) if moving else 0
                 position = start + 1
                 self._after = AFTER if self._hits[shapes[start]] <= WITH_AFTER else 0
-                yield Line(block.number(start), block.lines[start], self._telling[shapes[start]], self.progress)
+                yield Line(found.numbers[start], found.lines[start], self._telling[shapes[start]], self.progress)
             while self._after and position < len(shapes) and shapes[position] not in self._telling:
                 self.progress += shapes[position] in moving
                 self._after -= 1
-                yield Line(block.number(position), block.lines[position], (), self.progress)
+                yield Line(found.numbers[position], found.lines[position], (), self.progress)
                 position += 1
         if moving:
             self.progress += sum(map(moving.__contains__, shapes[position:]))
@@ -170,6 +187,9 @@ class Triage:
         if len(self._seen) + len(new) > SHAPES_KEPT:
             self._seen.clear()
         self._seen |= {s for s in new if len(s) <= _LONGEST_SHAPE_BYTES}
+        joined = b"\n".join(new)
+        if len(joined) > SIFTED_BYTES:
+            new = {_line_at(joined, start) for start in _starts(self._sieve(), joined)}
         for shape, candidates in self._vocabulary.telling(new):
             if candidates is not None:
                 self._telling[shape] = candidates
@@ -184,6 +204,18 @@ def _trie(texts: Iterable[bytes]) -> bytes:
         branches.setdefault(text[:1], []).append(text[1:])
     parts = (re.escape(first) + (b"" if b"" in rest else _trie(rest)) for first, rest in branches.items())
     return b"(?:" + b"|".join(parts) + b")"
+
+
+def _starts(sieve: Sieve, text: bytes) -> list[int]:
+    """Where something stands in a text that the sieve holds back: always inside of a line."""
+    # The break before the text lets what begins a line begin its first one, too.
+    places = sieve.find(b"\n" + text)
+    return [place if text[place - 1 : place] == b"\n" or not place else place - 1 for place in places]
+
+
+def _line_at(text: bytes, place: int) -> bytes:
+    end = text.find(b"\n", place)
+    return text[text.rfind(b"\n", 0, place) + 1 : end if end >= 0 else len(text)]
 
 
 def _lines_with(word: bytes, text: bytes) -> Iterator[bytes]:
