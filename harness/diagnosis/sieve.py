@@ -47,7 +47,10 @@ class Sieve:
         places: set[int] = set()
         for match in self._pattern.finditer(units):
             at = _UNIT * match.start()
+            near = lower[max(0, at - LONGEST) : at + _UNIT + LONGEST]
             for part in self._parts[match[0]]:
+                if part not in near:
+                    continue
                 # It overlaps this unit. Two can: the end of one and the beginning of the next.
                 first, end = max(0, at + 1 - len(part)), at + _UNIT - 1 + len(part)
                 places.update((lower.find(part, first, end), lower.rfind(part, first, end)))
@@ -68,14 +71,11 @@ class Sieve:
                 first, second = _rarest_pair((*any_[:before], *classes, *any_[: -(len(part) + before) % _UNIT]))
                 after = _rarity(first) >= _rarity(second)
                 rare, other = (first, second) if after else (second, first)
-                known, more = _known(rare), _known(other)
-                # What says little beside a whole unit is not worth its search.
-                more = 0 if known == _UNIT and more < 2 else more
-                rares, others = groups[after, known == _UNIT, more]
+                rares, others = groups[after, *_kind(_known(rare), _known(other))]
                 for unit in _spelled(rare):
                     rares.add(unit)
                     found[unit].add(part.encode())
-                others.update(_spelled(other) if more else ())
+                others.update(_spelled(other) if _kind(_known(rare), _known(other))[1] else ())
         self._parts = {unit: tuple(texts) for unit, texts in found.items()}
         ways = [_way(after, rares, others) for (after, _, _), (rares, others) in groups.items()]
         return re.compile(f"{_any_of(found)}(?:{'|'.join(ways)})")
@@ -103,6 +103,13 @@ def _rarity(unit: Unit) -> float:
 
 def _known(unit: Unit) -> int:
     return sum(number is not None for number in unit)
+
+
+def _kind(known: int, more: int) -> tuple[bool, int]:
+    """Which units are looked for together: few kinds, since each is tried; 0: the other one says too little to look."""
+    if known == _UNIT:
+        return True, min(more, 3) if more > 1 else 0
+    return False, min(more, 2)
 
 
 def _spelled(unit: Unit) -> Iterator[str]:

@@ -4,8 +4,8 @@ import codecs
 import gzip
 import io
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from itertools import accumulate
 from typing import IO, cast
 
@@ -46,14 +46,18 @@ class Block:
     def lines(self) -> "Lines":
         """All lines, the overlong ones in overlapping pieces; a whole file's unwrapped."""
         lines = self.text.split(b"\n")
-        numbers: Sequence[int] = range(self._first, self.last + 1)
-        if len(lines) != len(numbers):
-            numbers = list(accumulate((int(c == 10) for c in self._data if c in (10, 13)), initial=self._first))
-        if max(map(len, lines)) > LONGEST_LINE_BYTES:
+        overlong = max(map(len, lines)) > LONGEST_LINE_BYTES
+        if not (overlong or self.whole):
+            return Lines(self._numbers, lines)
+        numbers = self._numbers()
+        if overlong:
             numbers, lines = _cut(numbers, lines)
-        if self.whole:
-            numbers, lines = unwrap(numbers, strip_common(lines))
-        return Lines(numbers, lines)
+        return Lines(*unwrap(numbers, strip_common(lines))) if self.whole else Lines(numbers, lines)
+
+    def _numbers(self) -> Sequence[int]:
+        if self.text is self._data:
+            return range(self._first, self.last + 1)
+        return list(accumulate((int(c == 10) for c in self._data if c in (10, 13)), initial=self._first))
 
     def around(self, places: Sequence[int], after: int) -> "Lines":
         """The lines at these places of the text (rising), and up to `after` that follow each; the first ones too."""
@@ -83,12 +87,16 @@ class Block:
         return Lines(numbers, lines)
 
 
-@dataclass(frozen=True, slots=True)
 class Lines:
-    """Lines with their numbers in the file, from 1."""
+    """Lines with their numbers in the file, from 1, which may be counted only when somebody asks."""
 
-    numbers: Sequence[int]
-    lines: list[bytes]
+    def __init__(self, numbers: Sequence[int] | Callable[[], Sequence[int]], lines: list[bytes]) -> None:
+        self._count, self.lines = numbers, lines
+
+    @cached_property
+    def numbers(self) -> Sequence[int]:
+        """One of each line; the parts of a line share its number."""
+        return self._count() if callable(self._count) else self._count
 
 
 def _cut(numbers: Sequence[int], lines: list[bytes]) -> tuple[list[int], list[bytes]]:

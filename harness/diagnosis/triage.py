@@ -22,6 +22,8 @@ WITH_AFTER = 500
 ALL_HITS = 50_000
 """Once so many lines were read, EVERY_HIT_LATER lines of each further shape must do."""
 EVERY_HIT_LATER = 20
+KIND_LATER = 1_000
+"""And so many lines of all further shapes that hold the same needles: errors that never repeat are read to no end."""
 SHAPES_KEPT = 50_000
 WORDS_KEPT = 200_000
 _LOWER = bytes.maketrans(bytes(range(65, 91)), bytes(range(97, 123)))
@@ -58,7 +60,7 @@ class Vocabulary:
 
     def __init__(self, needles: Iterable[tuple[str, int]], structure: Iterable[str]) -> None:
         self._needles: dict[bytes, list[tuple[bytes, int]]] = {gate: [] for gate in _MOVING}
-        for text, index in [*needles, *((s, -1) for s in structure)]:
+        for text, index in [*needles, *((s, -1 - i) for i, s in enumerate(structure))]:
             word = max(text.split(), key=len).encode()
             self._needles.setdefault(word, []).append((text.encode(), index))
         self._any_gate = re.compile(_trie(self._needles))
@@ -67,7 +69,7 @@ class Vocabulary:
         self._plain: set[bytes] = set()
 
     def telling(self, shapes: set[bytes]) -> Iterator[tuple[bytes, tuple[int, ...] | None]]:
-        """Shapes with a telling word: candidates (() when only the structure tells), or None for mere progress."""
+        """Shapes with a telling word: what its needles stand for (below 0: structure), or None for mere progress."""
         joined = b"\n".join(shapes)
         words = set(joined.split())
         if len(self._words) > WORDS_KEPT:
@@ -88,10 +90,7 @@ class Vocabulary:
             return None
         gates = {gate for word in self._words.keys() & set(shape.split()) for gate in self._words[word]}
         found = {index for gate in gates for needle, index in self._needles[gate] if needle in shape}
-        if not found:
-            return None
-        found.discard(-1)
-        return tuple(sorted(found))
+        return tuple(sorted(found)) if found else None
 
     def _sort_out(self, new: set[bytes]) -> None:
         if not new:
@@ -121,13 +120,15 @@ class Triage:
         self._progress: set[bytes] = set()
         self._seen: set[bytes] = set()
         self._hits: dict[bytes, int] = {}
+        self._kinds: dict[tuple[int, ...], int] = {}
         self._after = 0
         self._read = 0
         self.progress = 0
 
     def lines(self, block: Block) -> Iterator[Line]:
         """The lines of a block that are worth reading."""
-        if self._sifting:
+        sifted = self._sifting
+        if sifted:
             found = block.around(_starts(self._sieve(), block.text), AFTER)
             self._sifting = len(found.lines) <= MOSTLY * block.text.count(b"\n")
         else:
@@ -138,9 +139,9 @@ class Triage:
             for kept in (self._telling, self._progress, self._seen, self._hits):
                 kept.clear()
         new = distinct - self._seen
-        if len(new) > MOSTLY * len(shapes) and len(block.text) > SIFTED_BYTES and not block.whole:
+        if not sifted and len(new) > MOSTLY * len(shapes) and len(block.text) > SIFTED_BYTES and not block.whole:
             self._sifting = True
-        self._learn(new)
+        self._learn(new, sifted)
         telling = self._telling.keys() & distinct
         moving = self._progress & distinct
         if not telling and not self._after:
@@ -151,18 +152,27 @@ class Triage:
 
     def _choose(self, shapes: list[bytes], telling: set[bytes]) -> list[int]:
         """Indices of the telling lines, thinned where one shape repeats without end."""
-        wanted: list[int] = []
-        last: dict[bytes, int] = {}
-        if telling:
-            for index, shape in enumerate(shapes):
-                if shape in telling:
-                    count = self._hits[shape] = self._hits.get(shape, 0) + 1
-                    if count <= (EVERY_HIT if self._read < ALL_HITS else EVERY_HIT_LATER):
-                        wanted.append(index)
-                        self._read += 1
-                    else:
-                        last[shape] = index
-        return sorted({*wanted, *last.values()})
+        spent = {shape for shape in telling if self._hits.get(shape, 0) >= self._enough()}
+        fresh = telling - spent
+        last: dict[object, int] = dict(zip(shapes, range(len(shapes)), strict=True)) if spent else {}
+        chosen = {last[shape] for shape in spent}
+        last.clear()
+        for index in (i for i, shape in enumerate(shapes) if shape in fresh) if fresh else ():
+            shape = shapes[index]
+            count = self._hits[shape] = self._hits.get(shape, 0) + 1
+            kind = self._telling[shape]
+            if count > self._enough():
+                last[shape] = index
+            elif self._read >= ALL_HITS and self._kinds.get(kind, 0) >= KIND_LATER:
+                last[kind] = index
+            else:
+                self._kinds[kind] = self._kinds.get(kind, 0) + (self._read >= ALL_HITS)
+                self._read += 1
+                chosen.add(index)
+        return sorted(chosen.union(last.values()))
+
+    def _enough(self) -> int:
+        return EVERY_HIT if self._read < ALL_HITS else EVERY_HIT_LATER
 
     def _wanted(self, found: Lines, shapes: list[bytes], wanted: list[int], moving: set[bytes]) -> Iterator[Line]:
         position = 0
@@ -172,7 +182,8 @@ class Triage:
                 self.progress += sum(map(moving.__contains__, shapes[position : start + 1])) if moving else 0
                 position = start + 1
                 self._after = AFTER if self._hits[shapes[start]] <= WITH_AFTER else 0
-                yield Line(found.numbers[start], found.lines[start], self._telling[shapes[start]], self.progress)
+                candidates = tuple(index for index in self._telling[shapes[start]] if index >= 0)
+                yield Line(found.numbers[start], found.lines[start], candidates, self.progress)
             while self._after and position < len(shapes) and shapes[position] not in self._telling:
                 self.progress += shapes[position] in moving
                 self._after -= 1
@@ -181,14 +192,13 @@ class Triage:
         if moving:
             self.progress += sum(map(moving.__contains__, shapes[position:]))
 
-    def _learn(self, new: set[bytes]) -> None:
+    def _learn(self, new: set[bytes], sifted: bool) -> None:
         if not new:
             return
         if len(self._seen) + len(new) > SHAPES_KEPT:
             self._seen.clear()
         self._seen |= {s for s in new if len(s) <= _LONGEST_SHAPE_BYTES}
-        joined = b"\n".join(new)
-        if len(joined) > SIFTED_BYTES:
+        if not sifted and len(joined := b"\n".join(new)) > SIFTED_BYTES:
             new = {_line_at(joined, start) for start in _starts(self._sieve(), joined)}
         for shape, candidates in self._vocabulary.telling(new):
             if candidates is not None:
