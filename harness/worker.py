@@ -117,13 +117,14 @@ def _join(
 
     from harness.engines.base import Context
     from harness.measure.cap import cap_host_memory
-    from harness.measure.memory import Gauge
+    from harness.measure.memory import Gauge, announce_refusals
 
     heartbeat.beat(-1, "init")
     cuda = spec.platform.device == "cuda"
     device = torch.device("cuda", local_rank) if cuda else torch.device("cpu")
     if cuda:
         torch.cuda.set_device(device)
+        announce_refusals()
     gauge = Gauge(device, spec.platform.memory_cap_gib)
     injector.strike(-1, "init")
     # Offloaded gradients are clipped on the CPU, which needs a backend there as well.

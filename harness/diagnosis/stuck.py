@@ -13,6 +13,11 @@ from harness.diagnosis.wedge import absent_rank, describe, mismatch
 _FAULTY = re.compile(r"[Rr]ank (\d+)(?:\. Please check| failed to pass)")
 _WAITING = re.compile(r"/torch/(?:autograd|distributed|nn/parallel|cuda|_tensor)|/deepspeed/")
 _OOM = ("cuda_oom", "cuda_oom_fragmentation")
+_CAUGHT = ("oom-recovered", "oom-caught", "allocation-refused")
+"""Signatures of an out-of-memory that ended nothing by itself."""
+_REFUSED = re.compile(r"ALLOCATION REFUSED at (?P<at_s>\d+\.\d+)")
+REFUSED_BEFORE_S = 30.0
+"""A rank that lived on for longer after its allocator refused memory did not fall silent of that."""
 
 
 def wait_came_first(case: Case, hit: Hit) -> bool:
@@ -153,13 +158,20 @@ def _near_the_line(case: Case) -> bool:
     return any(near_full(b.allocated_bytes, b.free_bytes, NEAR_LINE_SHARE) for b in case.facts.heartbeats)
 
 
+def _long_before(hit: Hit, beat: Heartbeat | None) -> bool:
+    """Whether the rank showed life for long after its allocator's word that it refused memory."""
+    match = _REFUSED.search(hit.text)
+    return match is not None and beat is not None and beat.at_s - float(match["at_s"]) > REFUSED_BEFORE_S
+
+
 def _memory(case: Case, culprit: int | None) -> tuple[Evidence, str] | None:
     """Why memory is behind it: an allocation failure in the culprit's log, or a device near full."""
-    for hit in case.findings.hits:
-        oom = hit.signature.outcome in _OOM or hit.signature.name == "oom-recovered"
-        if oom and (hit.rank == culprit or hit.rank is None or culprit is None) and not case.survived(hit):
-            return hit.evidence(), "an allocation failed there"
     beat = case.heartbeat(culprit)
+    for hit in case.findings.hits:
+        oom = hit.signature.outcome in _OOM or hit.signature.name in _CAUGHT
+        here = hit.rank == culprit or hit.rank is None or culprit is None
+        if oom and here and not case.survived(hit) and not _long_before(hit, beat):
+            return hit.evidence(), "an allocation failed there"
     if beat is not None and near_full(beat.allocated_bytes, beat.free_bytes):
         text = f"rank {beat.rank}: {beat.phase} of step {beat.step}, {show(beat.free_bytes)} of device memory free"
         return Evidence(file=f"heartbeat-{beat.rank}.json", line=1, text=text), "its device was nearly full"

@@ -1,6 +1,8 @@
 """Memory of one rank: the allocator's peaks, what the driver sees, and the host's side."""
 
 import resource
+import sys
+import time
 from pathlib import Path
 
 import torch
@@ -60,6 +62,23 @@ class Gauge:
             host_rss_peak_bytes=host_rss_peak_bytes(),
             host_pinned_bytes=pinned,
         )
+
+
+def announce_refusals() -> None:
+    """Have CUDA's allocator say on the log when it refuses memory, also where somebody catches the error.
+
+    Costs nothing until then. The line is evidence: a rank that swallowed the error and fell silent says nothing else.
+    """
+    attach = getattr(torch._C, "_cuda_attach_out_of_memory_observer", None)
+    if attach is not None:
+        attach(_announce_refusal)
+
+
+def _announce_refusal(device: int, asked_bytes: int, allowed_bytes: int, free_bytes: int) -> None:
+    print(
+        f"ALLOCATION REFUSED at {time.time():.3f}: GPU {device}, {asked_bytes} bytes asked, {free_bytes} free",
+        file=sys.stderr, flush=True,
+    )  # fmt: skip
 
 
 class PhasePeaks:

@@ -4,12 +4,20 @@ import os
 import select
 import signal
 import time
+from collections.abc import Mapping
 from types import FrameType, TracebackType
 
 from harness.contract.errors import HarnessError
 
-CANCELS = {signal.SIGINT: "user_cancelled", signal.SIGHUP: "user_cancelled", signal.SIGTERM: "preemption"}
-"""What each signal means to a run: a terminal's ends are somebody's will, SIGTERM is how a node is taken back."""
+ENDING = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
+SCHEDULED = ("HARNESS_POD_NAME", "KUBERNETES_SERVICE_HOST", "SLURM_JOB_ID")
+"""Variables of a pod and of a Slurm job: there SIGTERM is how a node is taken back, elsewhere it is somebody's kill."""
+
+
+def meaning(number: int, variables: Mapping[str, str]) -> str:
+    """The outcome of a run that a signal in ENDING ended, by where it ran."""
+    taken = number == signal.SIGTERM and any(name in variables for name in SCHEDULED)
+    return "preemption" if taken else "user_cancelled"
 
 
 class Cancelled(HarnessError):
@@ -17,7 +25,7 @@ class Cancelled(HarnessError):
 
 
 class Signals:
-    """While entered, the signals in CANCELS are noted in place of ending this process."""
+    """While entered, the signals in ENDING are noted in place of ending this process."""
 
     def __init__(self) -> None:
         self.cancelled: str | None = None
@@ -28,7 +36,7 @@ class Signals:
     def __enter__(self) -> "Signals":
         self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._wakeup = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
-        self._handlers = {number: signal.signal(number, self._note) for number in CANCELS}
+        self._handlers = {number: signal.signal(number, self._note) for number in ENDING}
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -40,7 +48,7 @@ class Signals:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.cancelled is None:
-            self.cancelled, self.received_s = CANCELS[signal.Signals(number)], time.monotonic()
+            self.cancelled, self.received_s = meaning(number, os.environ), time.monotonic()
 
     def wait(self, descriptor: int | None, timeout_s: float) -> bool:
         """Wait until `descriptor` is readable (True), a signal comes or the time is up (False)."""

@@ -11,6 +11,7 @@ import pytest
 
 from harness.contract import exitcodes
 from harness.supervisor.folder import finished, list_files
+from harness.supervisor.signals import SCHEDULED
 from tests.engines.specs import make_spec
 from tests.supervisor.conftest import Supervisor
 
@@ -72,10 +73,20 @@ def test_the_deepspeed_launcher_gives_its_local_rank_to_the_worker(supervise: Ma
 
 
 @pytest.mark.parametrize(
-    ("number", "outcome"), [(signal.SIGINT, "user_cancelled"), (signal.SIGTERM, "preemption")], ids=["INT", "TERM"]
+    ("number", "where", "outcome"),
+    [
+        (signal.SIGINT, None, "user_cancelled"),
+        (signal.SIGTERM, None, "user_cancelled"),
+        (signal.SIGTERM, "HARNESS_POD_NAME", "preemption"),
+    ],
+    ids=["INT", "TERM", "TERM-in-a-pod"],
 )
-def test_a_signal_ends_the_ranks_and_leaves_a_record(supervise: Make, number: signal.Signals, outcome: str) -> None:
-    run = supervise(make_spec("ddp", **LONG)).start()
+def test_a_signal_ends_the_ranks_and_leaves_a_record(
+    supervise: Make, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, where: str | None, outcome: str
+) -> None:
+    for name in SCHEDULED:  # the suite itself may run in a pod
+        monkeypatch.delenv(name, raising=False)
+    run = supervise(make_spec("ddp", **LONG)).start(**({where: "here"} if where else {}))
     run.wait_for_step(3)
     assert run.process is not None
     run.process.send_signal(number)

@@ -104,7 +104,7 @@ def test_a_finished_run_is_delivered_file_by_file_with_the_record(
 def test_a_pod_taken_away_delivers_in_its_grace_and_the_next_one_starts_clean(supervise: Make, store: Store) -> None:
     spec = make_spec("ddp", protocol__timed_steps=100_000)
     for pod in (1, 2):
-        run = supervise(spec, f"pod-{pod}").start("--upload", "gs://runs/a1")
+        run = supervise(spec, f"pod-{pod}").start("--upload", "gs://runs/a1", HARNESS_POD_NAME=f"train-{pod}")
         run.wait_for_step(2)
         if pod == 1:
             until(lambda: "a1/progress.json" in store.names(), "progress.json")

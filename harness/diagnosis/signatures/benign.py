@@ -22,6 +22,7 @@ BENIGN = (
           r"|reducing batch size)\b"
           r".{0,60}(?:\boom\b|out of memory)|.*(?:\boom\b|out of memory).{0,80}"
           r"\b(?:recovered|skipp(?:ed|ing)|retrying|reducing batch size (?:to|from) \d))"),
+    entry(_B, "unknown", "allocation-refused", r"\bALLOCATION REFUSED at \d"),
     entry(_C, "ok", "run-complete", r"\bRUN COMPLETE\b"),
     entry(_C, "ok", "hf-trainer-end",
           r"'train_runtime':|\btrain_runtime\s+=|Training completed\. Do not forget"),

@@ -73,6 +73,10 @@ PROGRAM = (
           r"Received (?:[12]|Signals\.SIG(?:INT|HUP)) death signal|Main process received SIGINT"
           r"|got signal: (?:[12]\b|Signals\.SIG(?:INT|HUP))"
           r"|^KeyboardInterrupt"),
+    entry(Tier.BENIGN, "unknown", "oom-caught",
+          r"(?i)(?:\boom\b|out of memory|OutOfMemoryError\b).{0,80}\b(?:caught|ignor(?:ed|ing)|swallowed|continuing"
+          r"|will retry|trying again)\b"
+          r"|\b(?:caught|ignor(?:ed|ing)|swallowed)\b.{0,80}(?:\boom\b|out of memory|OutOfMemoryError\b)"),
     entry(Tier.HINT, "numerics", "nan-loss", r"(?i:\bloss\S*[\s:='\"=]+(?:tensor\()?-?nan\b)", "medium"),
     entry(Tier.HINT, "jit_build", "linker", r"ld returned \d exit|ld: cannot find -l", "medium"),
 )
