@@ -61,7 +61,7 @@ def _outcome(name: str, blame: Blame, retry_helps: bool, sentence: str, advice: 
     )
 
 
-_outcome("ok", "nobody", False, "The run finished and was measured.", "Read its numbers.")
+_outcome("ok", "nobody", False, "The run finished.", "Read its numbers.")
 _outcome(
     "cuda_oom", "config", False,
     "A rank asked the GPU for more memory than the card has left.",

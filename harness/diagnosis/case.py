@@ -140,14 +140,21 @@ class Case:
         alive = [h for h in best if not self.survived(h)]
         return sorted(alive or (best if self.failed else []), key=self._across_episodes)
 
+    @cached_property
+    def _killed(self) -> frozenset[int | None]:
+        """Ranks that ended well or by the launcher's SIGTERM, by the supervisor's word."""
+        return frozenset(e.rank for e in self.exits if e.code in (-15, 0)) if self.facts.exits else frozenset()
+
+    @cached_property
+    def _several_files(self) -> bool:
+        return len({h.file for h in self.findings.hits}) > 1
+
     def _across_episodes(self, hit: Hit) -> tuple[bool, bool, bool, bool, int]:
-        killed = {e.rank for e in self.exits if e.code in (-15, 0)}
-        several_files = len({h.file for h in self.findings.hits}) > 1
         return (
             hit.soft,
             not hit.in_traceback and hit.signature.outcome in MENTIONED,
-            hit.rank is not None and hit.rank in killed and bool(self.facts.exits),
-            several_files and hit.signature.outcome == "python_exception",
+            hit.rank is not None and hit.rank in self._killed,
+            self._several_files and hit.signature.outcome == "python_exception",
             hit.order,
         )
 

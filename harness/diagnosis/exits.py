@@ -35,7 +35,7 @@ _ENDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
             "terminated with",
             r"process (?P<rank>\d+) terminated with (?:signal (?P<name>SIG\w+)|exit code (?P<code>\d+))",
         ),
-        ("xit", r"(?i:exit(?:ed)?(?: with)?(?: exit)? (?:code|status))[:= ]+(?P<code>-?\d{1,3})\b"),
+        ("xit", r"(?i:exit(?:ed)?(?: with)?(?: exit)? ?(?:code|status))\"?[:= ]+(?P<code>-?\d{1,3})\b"),
         ("", rf"(?:^|: )(?:line \d+: +)?(?:\d+ )?(?P<word>{_WORD})(?: +\(core dumped\)| {{2,}}\S|$)"),
     )
 )  # fmt: skip

@@ -47,7 +47,7 @@ def structured(case: Case) -> Diagnosis | None:
 
 def stated(case: Case) -> Diagnosis | None:
     """The same statements as text: describe output, events, slurmstepd, kernel lines."""
-    finished = finished_run(case)
+    finished, errors_before = finished_run(case), _errors_before(case)
     for hit in sorted(case.hits(Tier.VERDICT), key=lambda h: (h.signature.outcome in STOPS | NEVER_RAN, h.order)):
         name = hit.signature.outcome
         if name in NEVER_RAN and (_ran(case) or finished is not None):
@@ -57,7 +57,7 @@ def stated(case: Case) -> Diagnosis | None:
         )
         if sure and name not in ("parity_mismatch", "upload_failed"):
             continue
-        if name in ("user_cancelled", "deadline") and _real_error_before(case, hit):
+        if name in ("user_cancelled", "deadline") and errors_before(hit):
             continue
         return from_hit(case, hit)
     return None
@@ -67,6 +67,9 @@ def finished_run(case: Case) -> Diagnosis | None:
     """The run finished: a marker, every process's successful end, or exit code 0."""
     findings, code = case.findings, case.facts.exit_code
     markers = case.hits(Tier.COMPLETE)
+    if any(h.signature.name == "pod-not-ended" for h in case.hits(Tier.BENIGN)):
+        # What ended well is then another container of the pod, or an earlier try of this one.
+        markers = [h for h in markers if h.signature.name not in ("pod-completed", "exit-zero")]
     fatal = [h for h in case.causes if h.in_traceback and not h.soft]
     if 0 < findings.spawned <= findings.finished:
         return say("ok", "high", sentence=f"All {findings.finished} processes ended successfully.")
@@ -120,7 +123,7 @@ def hint(case: Case) -> Diagnosis | None:
     nans = [h for h in case.hits(Tier.HINT) if h.signature.name == "nan-loss"]
     to_the_end = len(nans) >= 3 and case.progress_after(nans[-1]) == 0
     for hit in case.hits(Tier.HINT):
-        ended_it = case.failed or (to_the_end if hit in nans else case.progress_after(hit) == 0)
+        ended_it = case.failed or (to_the_end if hit.signature.name == "nan-loss" else case.progress_after(hit) == 0)
         if hit.episode not in news and not case.survived(hit) and ended_it:
             return from_hit(case, hit)
     return None
@@ -273,8 +276,11 @@ def _ran(case: Case) -> bool:
     return case.facts.started and (findings.started_pod or spoke)
 
 
-def _real_error_before(case: Case, verdict: Hit) -> bool:
+def _errors_before(case: Case) -> Callable[[Hit], bool]:
+    """Tells whether a real error, a wait or a failure of a process stands before a hit."""
     errors = [h for h in case.causes if h.in_traceback and not h.soft and h.signature.outcome not in STOPS]
-    waits = case.hits(Tier.WATCHDOG)
-    failed = [e for e in case.own_failures if e.file == verdict.file and e.line < verdict.line]
-    return bool(failed) or any(h.order < verdict.order for h in [*errors, *waits])
+    first = min((h.order for h in [*errors, *case.hits(Tier.WATCHDOG)]), default=None)
+    failed: dict[str, int] = {}
+    for end in case.own_failures:
+        failed[end.file] = min(end.line, failed.get(end.file, end.line))
+    return lambda hit: (first is not None and first < hit.order) or failed.get(hit.file, hit.line) < hit.line

@@ -23,6 +23,9 @@ BENIGN = (
           r".{0,60}(?:\boom\b|out of memory)|.*(?:\boom\b|out of memory).{0,80}"
           r"\b(?:recovered|skipp(?:ed|ing)|retrying|reducing batch size (?:to|from) \d))"),
     entry(_B, "unknown", "allocation-refused", r"\bALLOCATION REFUSED at \d"),
+    entry(_B, "unknown", "pod-not-ended",
+          r"^\s*State:\s+(?:Running|Waiting)\b|^\s*\"?phase\"?:\s*\"?(?:Running|Pending)\b"
+          r"|^Status:\s+(?:Running|Pending)\b"),
     entry(_C, "ok", "run-complete", r"\bRUN COMPLETE\b"),
     entry(_C, "ok", "hf-trainer-end",
           r"'train_runtime':|\btrain_runtime\s+=|Training completed\. Do not forget"),
@@ -32,7 +35,8 @@ BENIGN = (
     entry(_C, "ok", "epochs-completed",
           r"\d+ epochs completed in [\d.]+ |^(?:.*\]: )?(?:Total t|T)raining time:? \d+:"),
     entry(_C, "ok", "megatron-end", r"\[after training is done\]"),
-    entry(_C, "ok", "pod-completed", r"^\s*Reason:\s+Completed\s*$|\bNormal\s+Completed\b.{0,300}Job completed"),
+    entry(_C, "ok", "pod-completed", r"^\s*[Rr]eason:\s+Completed\s*$|\bNormal\s+Completed\b.{0,300}Job completed"
+          r"|^\s*\"?phase\"?:\s*\"?Succeeded\b|^Status:\s+Succeeded\s*$"),
     entry(_C, "ok", "exit-zero",
           r"(?i:\b(?:exit(?:ed)? ?(?:with )?(?:code|status)|return ?code)\s*[:=]?\s*0\s*\)?\s*$)"),
     entry(_C, "ok", "scheduler-completed",
