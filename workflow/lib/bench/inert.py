@@ -13,14 +13,17 @@ def markdown(text: str) -> str:
     """Escape text for a Markdown list item or table cell.
 
     `for_markdown` escapes every mark. Brackets, pipes, backticks, asterisks and angle brackets stay so; a dot, a
-    hyphen or a colon gets its own face back unless it could start a list, a link or an emoji.
+    hyphen or a colon gets its own face back unless it could start a list, a link or an emoji. There a colon or a dot
+    in a sentence gets a backslash, `https\\://`, which is as inert and can be read.
     """
     escaped = for_markdown(text)
 
     def back(match: re.Match[str]) -> str:
         face = _FACES.get(int(match[1]))
         before, after = escaped[: match.start()][-40:], escaped[match.end() : match.end() + 1]
-        return face if face is not None and _harmless(face, before, after) else match[0]
+        if face is not None and _harmless(face, before, after):
+            return face
+        return f"\\{face}" if face in (":", ".") and before and not before.isdigit() else match[0]
 
     return _ENTITY.sub(back, escaped)
 
