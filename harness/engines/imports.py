@@ -16,6 +16,7 @@ from typing import Any
 def import_causal_lm(model_type: str) -> tuple[type, type] | None:
     """(config class, causal LM class) of a Hugging Face model type; None when there is none."""
     _skip_scan_of_families()
+    _skip_second_import()
     _skip_scipy()
     # The mappings import the one family that is asked for; `AutoModelForCausalLM` drags in the whole auto factory.
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -64,6 +65,20 @@ def _skip_scan_of_families() -> None:
     package.__version__ = version("transformers")
     sys.modules["transformers"] = package
     sys.modules["transformers.models"] = _Package("transformers.models", place / "models")
+
+
+def _skip_second_import() -> None:
+    # Its processors, imported with every model, import all of transformers a second time, past `sys.modules`.
+    import transformers.utils
+
+    if "transformers.processing_utils" in sys.modules or not hasattr(transformers.utils, "direct_transformers_import"):
+        return
+    real = transformers.utils.direct_transformers_import
+    transformers.utils.direct_transformers_import = lambda *_, **__: sys.modules["transformers"]
+    try:
+        import transformers.processing_utils
+    finally:
+        transformers.utils.direct_transformers_import = real
 
 
 def _skip_scipy() -> None:
