@@ -7,12 +7,11 @@ set -euo pipefail
 venv=${1:?usage: operators.sh VENV}
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 version=$(sed -n 's/^deepspeed==\([^ ;]*\).*/\1/p' "$here/../requirements.lock")
-# Without an installed uv, the one that install.sh put beside the interpreter.
-PATH="$PATH:$venv/bin"
 # A100, L4, H100 and H200; PTX for what comes after them.
 export TORCH_CUDA_ARCH_LIST=${TORCH_CUDA_ARCH_LIST:-8.0;8.9;9.0+PTX}
 export DS_ACCELERATOR=cuda DS_BUILD_CPU_ADAM=1 DS_BUILD_FUSED_ADAM=1 DS_ENABLE_NINJA=1
-PATH="$venv/bin:$PATH" CXX="$here/portable/g++" \
+# uv and ninja lie beside the interpreter, where install.sh has put them.
+PATH="$PATH:$venv/bin" CXX="$here/portable/g++" \
     uv pip install --quiet --python "$venv/bin/python" --compile-bytecode --no-deps --no-cache \
     --no-build-isolation --no-binary deepspeed --reinstall-package deepspeed "deepspeed==$version"
 "$venv/bin/python" - <<'PY'
