@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -43,7 +44,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ValueError as error:
         print(f"diagnose: {plain(str(error))}", file=sys.stderr)
         return NO_INPUT
-    print(json.dumps(as_json(found), indent=2) if arguments.json else as_text(found))
+    try:
+        print(json.dumps(as_json(found), indent=2) if arguments.json else as_text(found), flush=True)
+    except BrokenPipeError:
+        # The reader, `head` perhaps, has what it wants; the interpreter's own last flush must not complain either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 

@@ -18,6 +18,8 @@ LONGEST_LINE_BYTES = 1 << 16
 _PIECE_BYTES = 1 << 13
 WHOLE_FILE_BYTES = 4 << 20
 """Files up to this size are looked at as a whole first, for hard-wrapped text."""
+MOST_LAYERS = 3
+"""Compressed files in compressed files that are opened: there are files that hold themselves."""
 BINARY_LOOK_BYTES = 1 << 16
 BINARY_SHARE = 0.05
 """Share of control characters beyond which a file is no text: random bytes hold 10%, a log with bad bytes far less."""
@@ -153,14 +155,14 @@ def _is_binary(head: bytes) -> bool:
     return all(len(p) - len(p.translate(None, _NO_TEXT)) > BINARY_SHARE * len(p) for p in parts)
 
 
-def decompress(handle: IO[bytes]) -> IO[bytes]:
-    """Look at the first bytes and undo gzip, zstd (needs the zstandard package) or UTF-16."""
+def decompress(handle: IO[bytes], layers: int = MOST_LAYERS) -> IO[bytes]:
+    """Look at the first bytes and undo gzip, zstd (needs the zstandard package) or UTF-16, one in another too."""
     buffered = cast(io.BufferedReader, handle if hasattr(handle, "peek") else io.BufferedReader(_Raw(handle)))
     head = buffered.peek(4096)[:4096]
-    if head[:2] == b"\x1f\x8b":
-        return decompress(cast(IO[bytes], gzip.GzipFile(fileobj=buffered)))
-    if head[:4] == _ZSTD_MAGIC:
-        return decompress(_zstd(buffered))
+    if head[:2] == b"\x1f\x8b" and layers:
+        return decompress(cast(IO[bytes], gzip.GzipFile(fileobj=buffered, mode="rb")), layers - 1)
+    if head[:4] == _ZSTD_MAGIC and layers:
+        return decompress(_zstd(buffered), layers - 1)
     encoding = _wide_encoding(head)
     return cast(IO[bytes], _Recoded(buffered, encoding)) if encoding else buffered
 
@@ -176,8 +178,8 @@ def _zstd(handle: IO[bytes]) -> IO[bytes]:
 
 
 def _wide_encoding(head: bytes) -> str | None:
-    """UTF-16 by its mark, or by every other byte being NUL."""
-    if head[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+    """UTF-16 by its mark (and a line break or a space of it), or by every other byte being NUL."""
+    if head[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) and b"\0" in head:
         return "utf-16"
     if len(head) >= 64:
         even, odd = head[0:512:2].count(0), head[1:512:2].count(0)

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from harness.diagnosis.cli import NO_INPUT, main
 from tests.diagnosis.replay import CASES
 
+ROOT = CASES.parents[2]
 LOG = CASES / "oom-new-torchrun" / "log.txt"
 
 
@@ -134,3 +136,13 @@ def test_hidden_folders_and_binary_files_hold_no_logs(capsys: pytest.CaptureFixt
     found = json.loads(capsys.readouterr().out)
     assert found["outcome"] == "unknown"
     assert "lib.so.1: a binary file" in found["sentence"]
+
+
+def test_a_reader_who_leaves_early_gets_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("KeyError: 1\n")
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "harness", "diagnose", str(tmp_path / "log")]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, cwd=ROOT, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")

@@ -138,6 +138,21 @@ def test_damaged_and_binary_files_are_unknown(data: bytes) -> None:
     assert look(data).outcome == "unknown"
 
 
+def test_a_compressed_file_in_another_is_opened_but_not_without_end() -> None:
+    import gzip
+
+    packed = gzip.compress(zstandard.compress(TRACEBACK))
+    assert look(packed).outcome == "cuda_oom"
+    for _ in range(50):
+        packed = gzip.compress(packed)
+    assert look(packed).outcome == "unknown"
+
+
+def test_bytes_that_only_look_like_a_mark_of_utf_16_do_not_hide_the_log() -> None:
+    assert look(b"\xff\xfe\xfa\n" + TRACEBACK + b"\xc3\x28").outcome == "cuda_oom"
+    assert look(b"\xff\xfe" + TRACEBACK.decode().encode("utf-16-le")).outcome == "cuda_oom"
+
+
 def test_a_truncated_gzip_still_tells_what_it_holds(tmp_path: Path) -> None:
     import gzip
 
