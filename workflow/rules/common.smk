@@ -54,6 +54,10 @@ def gpus_of(wildcards):
     return PLAN.gpus(attempt_of(wildcards))
 
 
+def cpus_of(wildcards):
+    return PLAN.cpus(attempt_of(wildcards))
+
+
 def missing_specs(wildcards):
     return [spec.to_json() for spec in missing(Path(RESULTS), PLAN.specs)]
 

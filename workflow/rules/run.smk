@@ -14,6 +14,7 @@ rule run:
         "../envs/bench.yaml"
     resources:
         gpu=gpus_of,
+        cpus_per_task=cpus_of,
         bench_slot=1,
     params:
         spec=spec_of,

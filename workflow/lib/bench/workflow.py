@@ -15,6 +15,8 @@ from harness.contract.spec import RunSpec
 
 OPTIONS = ("study", "rerun", "results")
 """Keys of `snakemake --config`."""
+CPUS_PER_RANK = {"cuda": 8, "cpu": 1}
+"""Cores per rank where the platform names none: a rank on a GPU has threads to launch, to log and to offload with."""
 
 
 def export_path(libraries: Sequence[str]) -> None:
@@ -85,3 +87,8 @@ class Plan:
         """GPUs the attempt holds."""
         platform = self.specs[path].platform
         return platform.world_size if platform.device == "cuda" else 0
+
+    def cpus(self, path: str) -> int:
+        """Cores to ask a scheduler for that confines a job to them: the platform's, else a usual share per rank."""
+        platform = self.specs[path].platform
+        return platform.cpus or platform.world_size * CPUS_PER_RANK[platform.device]
