@@ -13,6 +13,7 @@ from harness.contract.spec import RunSpec
 from harness.diagnosis import diagnose_folder
 from harness.supervisor import collect, folder, launch, processes
 from harness.supervisor.environment import describe_environment
+from harness.supervisor.extensions import drop_abandoned_locks
 from harness.supervisor.remedy import remedy_for
 from harness.supervisor.rungs import measured_climb, read_rungs
 from harness.supervisor.say import Teller, say
@@ -151,10 +152,11 @@ class Attempt:
             self.environment = launch.rank_environment(self.spec, place, extra)
             spec_path = self.out / (folder.CHOSEN if self.choice else folder.SPEC)
             command = launch.launcher_command(self.spec, spec_path, place, self.environment)
+            drop_abandoned_locks()
             started_s = time.time()
             launcher = processes.start(command, self.environment, place / "launcher.log")
             ending = watch(launcher, self.spec, place, deadline_s, self.signals, self.teller.progress)
-            launch.drop_build_locks(started_s)
+            drop_abandoned_locks(started_s)
             if self.spec.faults or ending.cancelled or not launch.port_was_taken(place):
                 break
             self.notes.append("the chosen port was taken by another process; launched again with another")

@@ -1,15 +1,12 @@
 """How the ranks of one try are started: the launcher's command line and every rank's environment."""
 
 import base64
-import contextlib
 import json
 import os
 import random
 import re
-import shutil
 import socket
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,6 +14,7 @@ from harness.contract.codec import nearest
 from harness.contract.errors import HarnessError, SpecError
 from harness.contract.spec import RunSpec
 from harness.supervisor import lean
+from harness.supervisor.extensions import writable_extensions_folder
 from harness.supervisor.host import usable_cores
 
 SOURCE_ROOT = Path(__file__).resolve().parents[2]
@@ -87,30 +85,6 @@ def launcher_command(spec: RunSpec, spec_path: Path, folder: Path, environment: 
     if name not in LAUNCHERS:
         raise SpecError(f"engine.launcher: found {name!r}; {nearest(name, tuple(LAUNCHERS))}")
     return LAUNCHERS[name](visible_devices(spec, environment), worker_command(spec_path, folder))
-
-
-def extensions_folder() -> Path:
-    """Where DeepSpeed's compiled operators are built: inside the environment unless the caller says otherwise."""
-    return Path(os.environ.get("TORCH_EXTENSIONS_DIR") or Path(sys.prefix) / "torch_extensions")
-
-
-def writable_extensions_folder() -> Path:
-    """The same, copied to a temporary folder when an image's root is read-only: loading one writes a lock beside it."""
-    built = extensions_folder()
-    if not built.exists() or os.access(built, os.W_OK):
-        return built
-    copy = Path(tempfile.gettempdir()) / f"torch_extensions-{os.getuid()}"
-    # Times are kept: ninja compares them to see that nothing needs to be built.
-    shutil.copytree(built, copy, dirs_exist_ok=True)
-    return copy
-
-
-def drop_build_locks(since_s: float) -> None:
-    """Remove locks that our killed ranks left while compiling: whoever loads the operator next would wait for ever."""
-    for lock in writable_extensions_folder().glob("*/lock"):
-        with contextlib.suppress(FileNotFoundError):
-            if lock.stat().st_mtime >= since_s:
-                lock.unlink()
 
 
 def path_with_environment() -> str:

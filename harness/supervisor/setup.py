@@ -1,7 +1,7 @@
 """`python -m harness setup`: compile DeepSpeed's operators once, so that no run has to.
 
 DeepSpeed compiles them on first use, into TORCH_EXTENSIONS_DIR. The ranks get the same folder from
-`launch.extensions_folder`, by default inside the environment, which stays self-contained.
+`extensions.extensions_folder`, by default inside the environment, which stays self-contained.
 """
 
 import fcntl
@@ -17,9 +17,10 @@ from pathlib import Path
 
 from harness.contract import exitcodes
 from harness.supervisor.environment import installed_versions
+from harness.supervisor.extensions import drop_abandoned_locks, extensions_folder
 from harness.supervisor.folder import write_atomically
 from harness.supervisor.host import usable_cores
-from harness.supervisor.launch import extensions_folder, path_with_environment, plain_architectures
+from harness.supervisor.launch import path_with_environment, plain_architectures
 
 STAMP = "built.json"
 OPERATORS = {
@@ -51,6 +52,7 @@ def setup(verbose: bool) -> int:
         if _is_built(root):
             print(f"DeepSpeed's operators are built: {root}")
             return 0
+        drop_abandoned_locks()
         compiler = os.environ.get("CXX", "c++")
         if shutil.which(compiler) is None:
             print(

@@ -15,7 +15,7 @@ from harness.contract.codec import encode
 from harness.contract.engines import CONFIGS
 from harness.contract.record import RankResult, read_rank_result
 from harness.contract.spec import RunSpec
-from harness.supervisor.launch import extensions_folder
+from harness.supervisor.extensions import extensions_folder
 from tests.engines.specs import SMALL, make_spec
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -133,19 +133,6 @@ def test_the_remedy_overrides_the_spec_and_the_spec_overrides_us(tmp_path: Path)
     assert environment["PYTORCH_ALLOC_CONF"] == "expandable_segments:True"
 
 
-def test_locks_of_a_killed_build_are_removed_and_older_ones_stay(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
-    for name, at_s in (("old", 100), ("new", 300)):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "lock").touch()
-        os.utime(tmp_path / name / "lock", (at_s, at_s))
-    launch.drop_build_locks(since_s=200)
-    assert (tmp_path / "old" / "lock").exists()
-    assert not (tmp_path / "new" / "lock").exists()
-
-
 @pytest.mark.parametrize(
     ("given", "plain"),
     [("9.0a", "9.0"), ("8.0;9.0a;10.0f", "8.0;9.0;10.0"), ("8.9+PTX", "8.9+PTX"), ("Hopper", "Hopper")],
