@@ -126,14 +126,47 @@ def _text(plain: Any) -> str:
     return json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
+def essential_parts(value: Any) -> dict[str, str]:
+    """Canonical JSON text of each field of a dataclass, `essence` of it, by the field's name.
+
+    Fields that are dataclasses themselves are kept by identity: the runs of a study share all but one of theirs.
+    """
+    kind: Any = type(value)
+    fields = _fields(kind) or ()
+    present = ((name, getattr(value, name), default) for name, default in fields)
+    return {n: _essential_text(v) for n, v, default in present if default is _REQUIRED or not bool(v == default)}
+
+
+_KEPT: dict[int, tuple[Any, str]] = {}
+_KEPT_MOST = 4096
+
+
+def _essential_text(part: Any) -> str:
+    kind: Any = type(part)
+    if _fields(kind) is None:
+        return _text(essence(part))
+    # The object is kept beside its text, so that no other one can have its id.
+    kept = _KEPT.get(id(part))
+    if kept is None:
+        if len(_KEPT) >= _KEPT_MOST:
+            _KEPT.clear()
+        kept = _KEPT[id(part)] = (part, _text(essence(part)))
+    return kept[1]
+
+
+def object_text(parts: dict[str, str]) -> str:
+    """Canonical JSON of an object whose values are given as canonical JSON."""
+    return f"{{{','.join(f'{_text(name)}:{parts[name]}' for name in sorted(parts))}}}"
+
+
+def digest_of_text(text: str) -> str:
+    """sha256 of a text, 64 hexadecimal digits."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def digest(value: Any) -> str:
     """sha256 of the canonical JSON, 64 hexadecimal digits."""
-    return digest_of_plain(encode(value))
-
-
-def digest_of_plain(plain: Any) -> str:
-    """The same for what is plain JSON values already, as `essence` is."""
-    return hashlib.sha256(_text(plain).encode()).hexdigest()
+    return digest_of_text(_text(encode(value)))
 
 
 def _join(key: str | None, name: str) -> str | None:

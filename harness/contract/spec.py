@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from harness.contract.bounds import check
-from harness.contract.codec import decode, digest_of_plain, encode, essence
+from harness.contract.codec import decode, digest_of_text, encode, essential_parts, object_text
 from harness.contract.engines import NUMERIC_DTYPES, Numerics, check_settings, resolve_settings
 from harness.contract.errors import SpecError
 
@@ -259,13 +259,13 @@ class RunSpec:
 
     def hash(self) -> str:
         """sha256 of the canonical spec (defaults left out: `codec.essence`): names this attempt."""
-        return digest_of_plain(essence(self))
+        return digest_of_text(object_text(essential_parts(self)))
 
     def run_hash(self) -> str:
         """sha256 of the canonical spec without its attempt number: names the run across attempts."""
-        plain = essence(self)
-        del plain["identity"]["attempt"]
-        return digest_of_plain(plain)
+        identity = essential_parts(self.identity)
+        del identity["attempt"]
+        return digest_of_text(object_text(essential_parts(self) | {"identity": object_text(identity)}))
 
     def path(self) -> str:
         """Folder of this attempt below the study's folder and below the bucket prefix."""

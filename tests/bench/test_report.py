@@ -2,6 +2,7 @@
 
 import html.parser
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +12,8 @@ from bench.matrix import Matrix, at
 from bench.report import build, write_report
 from bench.runs import load_runs
 
-from tests.bench.conftest import GPU_STUDY, make_record, run_of, write_record
+from harness.contract.errors import SpecError
+from tests.bench.conftest import GPU_STUDY, ROOT, make_record, run_of, write_record
 
 Load = Callable[[str], Matrix]
 
@@ -269,3 +271,21 @@ def test_kinds_of_kernels_become_a_table_longest_first(tmp_path: Path, study: Lo
     assert "| platform | config | arm | matmul | optimizer | loss |\n|---|---|---|---:|---:|---:|\n" in text
     assert "| h200-x2 | zero-3 | matched | 200.0 | - | 10.0 |\n" in text
     assert "| h200-x2 | fsdp2-reshard | matched | - | 50.0 | - |\n" in text
+
+
+def test_findings_of_another_study_stand_beside_ones_own(tmp_path: Path, study: Load) -> None:
+    matrix = study(GPU_STUDY + "beside: [published]\n")
+    mine = tmp_path / "study"
+    for config, found in (("fsdp2-reshard", 3000.0), ("zero-3", 1000.0)):
+        write_record(mine, make_record(run_of(matrix, config), tokens_per_s=found))
+    shutil.copytree(ROOT / "results/published", tmp_path / "published")
+    text = write_report(matrix, mine).read_text()
+    assert "| comparison | study: h200-x2, matched | published: a100-40gb-x4, defaults | published: l4-x4" in text
+    assert re.search(r"\| speed of fsdp2-reshard over zero-3 \| 3\.00 \| 1\.83 \|", text)
+    # 27% less, the published figure of its A100 tables.
+    assert re.search(r"\| peak memory of fsdp2-reshard over zero-3 \| 1\.00 \| 0\.73 \|", text)
+
+
+def test_a_study_beside_that_does_not_exist_is_refused(study: Load) -> None:
+    with pytest.raises(SpecError, match=r"beside.*publishd.*published"):
+        study(GPU_STUDY + "beside: [publishd]\n")

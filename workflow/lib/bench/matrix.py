@@ -51,6 +51,8 @@ class Matrix:
     """A study with all its names resolved."""
 
     path: Path
+    root: Path
+    """The checkout, where studies are found by name."""
     study: Study
     platforms: dict[str, PlatformEntry]
     cells: tuple[Cell, ...]
@@ -73,9 +75,11 @@ def load_matrix(name: str, root: Path) -> Matrix:
         _check_names(study, platforms)
         cells = tuple(_cells(study, platforms, root))
         _check_exclusions(study, cells)
+        for other in study.beside:
+            find_named("beside", other, root / "config", ".yaml", skip=PLATFORMS)
     except SpecError as error:
         raise SpecError(f"{path}: {error}") from None
-    return Matrix(path=path, study=study, platforms=platforms, cells=cells, runs=_ordered(study, cells))
+    return Matrix(path=path, root=root, study=study, platforms=platforms, cells=cells, runs=_ordered(study, cells))
 
 
 def _study_path(name: str, root: Path) -> Path:

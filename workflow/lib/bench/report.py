@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.advice import choices, recommendations
+from bench.beside import beside
 from bench.cells import CellResult, collect
 from bench.deaths import Death, SurvivalLine, find_deaths, memory_needs, survival_lines
 from bench.figures import draw
@@ -60,6 +61,7 @@ def build(matrix: Matrix, results_folder: Path, loaded: Loaded | None = None) ->
         "findings": find_all(results, lines),
         "platforms": platform_sections(matrix, results),
         "summary": summary_rows(matrix, results),
+        "beside": beside(matrix, results, results_folder),
         "time": time_rows(results),
         "kernels": kernel_table(results),
         "frontier": frontier_rows(matrix, results_folder),

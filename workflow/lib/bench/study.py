@@ -230,6 +230,8 @@ class Study:
     """Most wanted cells first; the rest follows in seeded random order."""
     rows: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Order of one platform's table, when it is not that of `configs`."""
+    beside: tuple[str, ...] = ()
+    """Other studies of `config/`, by name, whose findings the report sets beside its own where they have records."""
     reference: str = "ddp"
     """The config whose matched run's losses the parity check compares with."""
 

@@ -1,0 +1,63 @@
+"""The same comparisons on this study's platforms and on another study's: which finding holds where."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from bench.cells import collect
+from bench.matrix import Matrix, load_matrix
+from bench.results import Results
+from bench.runs import load_runs
+
+Compare = Callable[[Results, str, str, str, str], float | None]
+
+
+def _speed(results: Results, platform: str, arm: str, first: str, second: str) -> float | None:
+    ratio = results.speed_ratio(results.get(platform, first, arm), results.get(platform, second, arm))
+    return None if ratio is None else ratio.value
+
+
+def _peak(results: Results, platform: str, arm: str, first: str, second: str) -> float | None:
+    one, other = results.get(platform, first, arm), results.get(platform, second, arm)
+    peaks = one and one.peak(), other and other.peak()
+    return peaks[0] / peaks[1] if peaks[0] and peaks[1] else None
+
+
+COMPARISONS: tuple[tuple[str, Compare, str, str], ...] = (
+    ("speed of fsdp2-reshard over zero-3", _speed, "fsdp2-reshard", "zero-3"),
+    ("peak memory of fsdp2-reshard over zero-3", _peak, "fsdp2-reshard", "zero-3"),
+    ("speed of zero-2 over zero-3", _speed, "zero-2", "zero-3"),
+    ("speed of fsdp2-noreshard over fsdp2-reshard", _speed, "fsdp2-noreshard", "fsdp2-reshard"),
+    ("peak memory of fsdp2-noreshard over fsdp2-reshard", _peak, "fsdp2-noreshard", "fsdp2-reshard"),
+    ("speed of fsdp2-reshard over its offload", _speed, "fsdp2-reshard", "fsdp2-reshard-offload"),
+    ("speed of zero-3 over its offload", _speed, "zero-3", "zero-3-offload"),
+)
+"""Name, what is divided, its two configs."""
+
+
+def beside(matrix: Matrix, results: Results, results_folder: Path) -> dict[str, Any]:
+    """`columns`, one per study, platform and arm that has any of the ratios, and `rows` of ratios; both may be empty.
+
+    Another study's records are looked for beside this one's, and where they are missing it has no column.
+    """
+    if not matrix.study.beside:
+        return {"columns": [], "rows": []}
+    columns = list(_columns(matrix.study.name, results))
+    for name in matrix.study.beside:
+        other = load_matrix(name, matrix.root)
+        cells = collect(load_runs(other, results_folder.parent / other.study.name))
+        columns += _columns(other.study.name, Results(cells, other.study.platforms, other.study.arms))
+    rows = []
+    for index, (title, *_) in enumerate(COMPARISONS):
+        values = [ratios[index] for _, ratios in columns]
+        if any(value is not None for value in values):
+            rows.append({"title": title, "values": values})
+    return {"columns": [where for where, _ in columns], "rows": rows}
+
+
+def _columns(study: str, results: Results) -> Iterable[tuple[dict[str, Any], list[float | None]]]:
+    for platform in results.platforms:
+        for arm in results.arms:
+            ratios = [compare(results, platform, arm, first, second) for _, compare, first, second in COMPARISONS]
+            if any(ratio is not None for ratio in ratios):
+                yield {"study": study, "platform": platform, "arm": arm}, ratios
