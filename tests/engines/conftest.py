@@ -16,6 +16,7 @@ from harness.contract.engines import CONFIGS
 from harness.contract.record import RankResult, read_rank_result
 from harness.contract.spec import RunSpec
 from harness.supervisor.extensions import extensions_folder
+from harness.supervisor.launch import path_with_environment
 from tests.engines.specs import SMALL, make_spec
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,9 +50,14 @@ def torchrun(*arguments: str, timeout_s: float = 1500) -> subprocess.CompletedPr
     return subprocess.run(
         [*command, *arguments],
         cwd=ROOT,
-        # The environment's own operators, built at set-up: a lock that somebody's killed build left in the
-        # shared cache would hold this one up for ever.
-        env=os.environ | {"OMP_NUM_THREADS": "1", "TORCH_EXTENSIONS_DIR": str(extensions_folder())},
+        # The environment's own operators, as the supervisor sets it. PATH, because another ninja (a system's)
+        # has another digest of the same command line, and compiles all of them again.
+        env=os.environ
+        | {
+            "OMP_NUM_THREADS": "1",
+            "TORCH_EXTENSIONS_DIR": str(extensions_folder()),
+            "PATH": path_with_environment(),
+        },
         capture_output=True,
         text=True,
         timeout=timeout_s,
