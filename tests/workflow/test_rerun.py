@@ -1,5 +1,9 @@
 """What a call would launch, asked of the real Snakemake: nothing twice, nothing forgotten."""
 
+import shutil
+
+import pytest
+
 from tests.workflow.conftest import STUDY, Checkout
 
 
@@ -14,6 +18,34 @@ def test_deleting_one_record_launches_one_run(checkout: Checkout) -> None:
     gone = checkout.matrix.runs[2]
     (checkout.results / gone.path() / "record.json").unlink()
     assert checkout.preview() == [gone.path()]
+
+
+def forget(checkout: Checkout) -> None:
+    """What `make clean`, or another checkout of the same results, leaves: no memory of Snakemake's own."""
+    shutil.rmtree(checkout.folder / ".snakemake")
+
+
+@pytest.mark.parametrize("remembers", [True, False])
+def test_once_there_is_a_report_what_is_missing_is_launched_all_the_same(checkout: Checkout, remembers: bool) -> None:
+    checkout.finish_all()
+    checkout.run()
+    if not remembers:
+        forget(checkout)
+    assert checkout.preview() == []
+    gone = checkout.matrix.runs[1]
+    (checkout.results / gone.path() / "record.json").unlink()
+    assert checkout.preview() == [gone.path()]
+
+
+def test_once_there_is_a_report_reruns_and_new_repeats_are_launched_all_the_same(checkout: Checkout) -> None:
+    checkout.finish_all()
+    checkout.run()
+    forget(checkout)
+    again = checkout.preview(config=("rerun=all",))
+    assert sorted(again) == sorted(f"{run.path()[:-1]}2" for run in checkout.matrix.runs)
+    known = {run.path() for run in checkout.matrix.runs}
+    checkout.write_study(STUDY % {"repeats": 3})
+    assert set(checkout.preview()) == {run.path() for run in checkout.matrix.runs} - known
 
 
 def test_editing_one_config_launches_exactly_its_runs(checkout: Checkout) -> None:
