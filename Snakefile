@@ -23,7 +23,6 @@ include: "workflow/rules/gke.smk"
 rule all:
     default_target: True
     input:
-        # Named here as well: a file that only feeds finished ones is not made again when it is gone.
-        RECORDS,
+        ABSENT,
         rules.document.output,
     localrule: True

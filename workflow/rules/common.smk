@@ -1,4 +1,5 @@
 # Load the study, refuse what cannot be run, and say which attempt of each run is wanted. No rule here.
+import os
 import sys
 from pathlib import Path
 
@@ -26,6 +27,8 @@ except SpecError as error:
 RESULTS = f"{OPTIONS.results}/{MATRIX.study.name}"
 PLAN = Plan.of(MATRIX, Path(RESULTS), OPTIONS.rerun)
 RECORDS = [f"{RESULTS}/{path}/record.json" for path in PLAN.specs]
+# A record that only feeds finished tables is not made again when it is gone: `all` asks for those by name.
+ABSENT = [record for record in RECORDS if not os.path.isfile(record)]
 FRONTIERS = frontier_targets(MATRIX)
 STUDY = {"path": str(MATRIX.path), "root": str(ROOT), "results": RESULTS}
 
