@@ -112,6 +112,10 @@ BAD = {
     "a tab": ("platforms:\n\t- cpu-x2\n", r"study\.yaml:2:1: not YAML"),
     "a number as key": (GOOD + "3: x\n", r"found the key 3, expected a text"),
     "an unsafe tag": ("platforms: !!python/object/apply:os.system [ls]\n", r"study\.yaml:1:\d+: not YAML"),
+    "configs all commented out": (
+        "platforms: [cpu-x2]\nconfigs:\n#  - ddp\narms: [matched]\n",
+        "configs: found nothing, expected at least one; leave the key out",
+    ),
 }
 
 

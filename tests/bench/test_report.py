@@ -1,5 +1,6 @@
 """The report on studies in every state: empty, half done, failing, hostile."""
 
+import dataclasses
 import html.parser
 import re
 import shutil
@@ -251,6 +252,17 @@ def test_profiled_shares_become_the_time_table(tmp_path: Path, study: Load) -> N
     text = write_report(matrix, tmp_path).read_text()
     assert "| h200-x2 | zero-3 | matched | 50.0 | 30.0 | 5.0 | 15.0 | 40.0 |" in text
     assert (tmp_path / "figures/time.svg").is_file()
+
+
+def test_a_flag_is_explained_below_its_table(tmp_path: Path, study: Load) -> None:
+    matrix = study(GPU_STUDY)
+    record = make_record(run_of(matrix, "ddp"))
+    assert record.measured is not None
+    measured = dataclasses.replace(record.measured, flags=("unstable",))
+    write_record(tmp_path, dataclasses.replace(record, measured=measured))
+    text = write_report(matrix, tmp_path).read_text()
+    assert "| ok, 2x missing [unstable] |" in text
+    assert "\n[unstable]: the slowest steps of the timed window took much longer than its median one.\n" in text
 
 
 def test_shares_of_repeats_still_add_up_to_the_whole_step(tmp_path: Path, study: Load) -> None:

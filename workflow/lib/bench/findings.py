@@ -15,6 +15,10 @@ from harness.contract.units import GB
 from harness.measure.flops import shape_of
 from harness.measure.ledger import predict
 
+TINY_GB = 0.005
+"""What two decimals show as nothing, of either sign."""
+SAID_GB = 0.1
+"""A predicted difference of state below this is left unsaid."""
 OFFLOADED = {"fsdp2-reshard": "fsdp2-reshard-offload", "zero-3": "zero-3-offload"}
 """Config -> the same one with parameters and optimizer state in host memory."""
 
@@ -51,12 +55,13 @@ def precision(results: Results) -> Iterable[Finding]:
         light, heavy = fsdp.peak(), zero.peak()
         if mine is None or theirs is None or shape is None or not light or not heavy:
             continue
-        if mine.state >= theirs.state or light >= heavy:
+        expected, measured = (theirs.state - mine.state) / GB, (heavy - light) / GB
+        # Of a model so small that its state does not show, nothing can be said.
+        if mine.state >= theirs.state or light >= heavy or expected < SAID_GB:
             continue
         ranks = fsdp.cell.spec.platform.world_size
         per_parameter = [ledger.state * ranks / shape.parameters for ledger in (mine, theirs)]
         moments = [cell.cell.spec.numerics.optimizer_state for cell in (fsdp, zero) if cell.cell.spec]
-        expected, measured = (theirs.state - mine.state) / GB, (heavy - light) / GB
         yield Finding(
             kind="precision",
             sentence=(
@@ -91,7 +96,7 @@ def reshard_price(results: Results) -> Iterable[Finding]:
             kind="reshard_price",
             sentence=(
                 f"{platform}, {arm}: resharding after forward costs {price}{uncertainty(ratio)} "
-                f"and gives back {saved / GB:.2f} GB."
+                f"and gives back {abs(saved / GB) if abs(saved / GB) < TINY_GB else saved / GB:.2f} GB."
             ),
             numbers={
                 "platform": platform,

@@ -22,6 +22,15 @@ PERCENT = 100
 OPTIONAL = ("nccl_percent", "state_bytes", "reserved_gb", "mfu_percent", "loss", "parity_percent", "usd_per_mtoken")
 """Columns a table leaves out when no row has a value."""
 
+FLAGS = {
+    "faults": "faults were injected",
+    "alloc_retries": "the allocator had to hand its cache back inside the timed window",
+    "throttled": "the GPU throttled inside the timed window",
+    "unstable": "the slowest steps of the timed window took much longer than its median one",
+    "profile_failed": "the profiled pass failed",
+}
+"""What a flag beside an outcome says of a row's numbers."""
+
 TIME_SHARES = ("compute", "comm_exposed", "copy_exposed", "idle")
 """Parts of a step in the profiled pass; together the whole of it."""
 
@@ -102,6 +111,12 @@ def _platform_section(matrix: Matrix, results: Results, name: str) -> dict[str, 
         "ran": any(cell.finished for cell in own),
         "repeated": any(len(cell.finished) > 1 for cell in own),
         "hours": platform_hours(own),
+        "flags": {
+            flag: FLAGS.get(flag, "see the record")
+            for table in tables
+            for row in table["rows"]
+            for flag in row["flags"]
+        },
         "daggers": any(row["dagger"] for table in tables for row in table["rows"]),
     }
 

@@ -257,6 +257,10 @@ def parse_study(plain: dict[str, Any], default_name: str) -> Study:
 def _normalise(plain: dict[str, Any]) -> dict[str, Any]:
     """Rewrite the short forms people write (a name for a list of one, a preset, `remedies: on`) into the full ones."""
     full = dict(plain)
+    for key in Study.NOT_EMPTY:
+        # A list whose every line is commented out: nobody means all of them by it.
+        if key in full and full[key] is None:
+            raise SpecError(f"{key}: found nothing, expected at least one; leave the key out for its default")
     if isinstance(full.get("configs"), list):
         full["configs"] = [{"name": c} if isinstance(c, str) else c for c in full["configs"]]
     if isinstance(full.get("frontier"), dict):
