@@ -27,7 +27,7 @@ def barrier(device: torch.device) -> None:
 def collector_paused() -> Iterator[None]:
     """Python's garbage collector, run once and then off: its pauses fall on ranks at different times.
 
-    What lives then stays out of the collector's sight, in which a process looks at one window in its life.
+    What lives then stays out of the collector's sight, in which a process looks at a window or two in its life.
     """
     gc.collect()
     gc.freeze()
