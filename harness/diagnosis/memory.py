@@ -49,6 +49,13 @@ class Shortage:
             return False
         return self.unallocated >= self.asked and self.unallocated >= FRAGMENTED_SHARE * self.total
 
+    @property
+    def in_pieces(self) -> bool:
+        """Whether free and unallocated memory together would have held the request: enough, but not in one piece."""
+        if self.asked is None or self.unallocated is None or self.free is None:
+            return False
+        return self.free + self.unallocated >= self.asked
+
     def sentence(self) -> str:
         """`926.00 MiB asked, 439.00 MiB free of 22.03 GiB, 15.46 GiB allocated, ...`."""
         parts = [f"{show(self.asked)} asked"] if self.asked is not None else []
