@@ -1,4 +1,4 @@
-"""Two or three seconds before a run: are the devices free, how fast are they, and how wide is the pipe between them?"""
+"""Two or three seconds before a run: are the devices free, how fast are they, the pipe and the host?"""
 
 import time
 from collections.abc import Callable
@@ -11,6 +11,8 @@ from harness.contract.units import MIB
 from harness.measure import clock
 
 _BUDGET_S = 0.8
+_DISPATCH_ROUNDS = 10
+_DISPATCH_CALLS = 500
 IDLE_LIMIT_BYTES = 1024 * MIB
 """More than this in use by others before the run: the device was not idle. A CUDA context alone takes about half."""
 
@@ -31,6 +33,7 @@ def preflight(device: torch.device, world_size: int) -> dict[str, Any]:
             ],
         }
     report["matmul"] = matmul_peak(device)
+    report["dispatch"] = dispatch_time(device)
     report["all_reduce"] = all_reduce_bandwidth(device, world_size) if world_size > 1 else None
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -61,6 +64,23 @@ def matmul_peak(device: torch.device) -> dict[str, Any]:
     while time.perf_counter() < deadline:
         best = min(best, _seconds_per_call(device, multiply, 10))
     return {"size": size, "dtype": str(dtype).removeprefix("torch."), "flops_per_s": 2 * size**3 / best}
+
+
+def dispatch_time(device: torch.device) -> dict[str, Any]:
+    """Host time of one small PyTorch operator, in seconds: what a launch-bound step is made of.
+
+    The best of several rounds; on a CUDA device the kernels wait in their queue, which a round does not fill.
+    """
+    small = torch.zeros(1, device=device)
+    best = float("inf")
+    for _ in range(_DISPATCH_ROUNDS):
+        clock.synchronize(device)
+        start = time.perf_counter()
+        for _ in range(_DISPATCH_CALLS):
+            small.add_(1.0)
+        best = min(best, time.perf_counter() - start)
+    clock.synchronize(device)
+    return {"calls": _DISPATCH_CALLS, "s_per_call": best / _DISPATCH_CALLS}
 
 
 def all_reduce_bandwidth(device: torch.device, world_size: int) -> dict[str, Any]:

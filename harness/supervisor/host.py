@@ -1,5 +1,6 @@
 """What this host gives the run: cores it may really use, model names, memory, driver."""
 
+import hashlib
 import math
 import os
 import platform
@@ -13,6 +14,7 @@ from harness.contract.units import GIB
 
 CGROUP_CPU = Path("/sys/fs/cgroup/cpu.max")
 CGROUP_MEMORY = Path("/sys/fs/cgroup/memory.max")
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def usable_cores() -> int:
@@ -65,7 +67,14 @@ def host_facts() -> dict[str, Any]:
         "architecture": platform.machine(),
         "python": platform.python_version(),
         "gpu_driver": gpu_driver(),
+        "boot": boot(),
     }
+
+
+def boot() -> str | None:
+    """Which start of which machine this is, hashed: the same for runs side by side, and nothing to recognize it by."""
+    found = _read(BOOT_ID).strip()
+    return hashlib.sha256(found.encode()).hexdigest()[:12] if found else None
 
 
 def _read(path: Path) -> str:

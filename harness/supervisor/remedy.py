@@ -20,9 +20,9 @@ def remedy_for(diagnosis: Diagnosis, spec: RunSpec, environment: dict[str, str])
     name = outcome(diagnosis.outcome).remedy
     if name is None and diagnosis.outcome == "collective_wedge" and diagnosis.runner_up is not None:
         name = outcome(diagnosis.runner_up).remedy
-    if name is None and diagnosis.outcome == "cuda_oom":
-        if any(read_shortage(line.text).in_pieces for line in diagnosis.evidence):
-            name = outcome("cuda_oom_fragmentation").remedy
+    in_pieces = any(read_shortage(line.text).in_pieces for line in diagnosis.evidence)
+    if name is None and diagnosis.outcome == "cuda_oom" and in_pieces:
+        name = outcome("cuda_oom_fragmentation").remedy
     if name is None:
         return None
     remedy = REMEDIES[name]

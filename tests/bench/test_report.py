@@ -200,6 +200,18 @@ def hostile(tmp_path: Path, study: Load) -> Path:
     return tmp_path
 
 
+def test_a_report_before_all_runs_are_there_judges_deaths_by_todays_rules(tmp_path: Path, study: Load) -> None:
+    matrix = study(GPU_STUDY)
+    record = make_record(run_of(matrix, "zero-3"), outcome="cuda_oom")
+    record = dataclasses.replace(record, tries=(dataclasses.replace(record.tries[0], launcher_exit_code=1),))
+    died = write_record(tmp_path, record).parent / "try-1"
+    died.mkdir()
+    (died / "rank-0.log").write_text("ModuleNotFoundError: No module named 'flash_attn'\n")
+    context = build(matrix, tmp_path)
+    assert [death["outcome"] for death in context["deaths"]] == ["import_error"]
+    assert not (tmp_path / "diagnoses.json").exists()
+
+
 def test_hostile_text_is_inert_in_markdown(hostile: Path) -> None:
     (row,) = [line for line in (hostile / "report.md").read_text().splitlines() if "alert" in line]
     assert row.count("|") == 11

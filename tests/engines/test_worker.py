@@ -27,6 +27,7 @@ def test_a_run_leaves_result_heartbeat_and_parity(tmp_path: Path) -> None:
         assert (result.rank, result.world_size) == (rank, 2)
         assert {"import", "build", "warmup"} <= result.startup_s.keys()
         assert result.preflight is not None and result.preflight["all_reduce"]["bus_bytes_per_s"] > 0
+        assert 0 < result.preflight["dispatch"]["s_per_call"] < 1e-3
         assert result.resolved["config"]["zero_optimization"]["stage"] == 3
         heartbeat = read_heartbeat(tmp_path / f"heartbeat-{rank}.json")
         assert heartbeat is not None and heartbeat.phase == "done"

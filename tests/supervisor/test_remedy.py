@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from harness.contract import exitcodes
-from harness.contract.diagnosis import Diagnosis
+from harness.contract.diagnosis import Diagnosis, Evidence
 from harness.contract.outcome import REMEDIES
 from harness.supervisor.remedy import remedy_for
 from tests.engines.specs import make_spec
@@ -32,6 +32,32 @@ STANDIN = Path(__file__).with_name("fragmented.py")
 )
 def test_only_a_known_cure_gets_a_second_try(outcome: str, runner_up: str | None, expected: object) -> None:
     diagnosis = Diagnosis(outcome=outcome, confidence="high", runner_up=runner_up)
+    assert remedy_for(diagnosis, SPEC, {}) == expected
+
+
+@pytest.mark.parametrize(
+    ("asked", "free", "allocated", "unallocated", "expected"),
+    [
+        # Seen on H200s under a cap of 31 and of 78 GiB: with the cure the same runs fitted.
+        ("1.16 GiB", "681.44 MiB", "29.45 GiB", "905.76 MiB", CURE),
+        ("4.64 GiB", "3.15 GiB", "71.92 GiB", "2.93 GiB", CURE),
+        # Seen under a cap of 24 GiB: no order of the blocks makes room.
+        ("1.16 GiB", "665.96 MiB", "23.25 GiB", "102.04 MiB", None),
+    ],
+)
+def test_enough_memory_in_pieces_is_worth_a_second_try(
+    asked: str, free: str, allocated: str, unallocated: str, expected: object
+) -> None:
+    text = (
+        f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {asked}. GPU 0 has a total capacity of "
+        f"139.80 GiB of which {free} is free. Of the allocated memory {allocated} is allocated by PyTorch, and "
+        f"{unallocated} is reserved by PyTorch but unallocated."
+    )
+    evidence = (
+        Evidence(file="rank-0.log", line=9, text=text),
+        Evidence(file="exit-0.json", line=0, text="exit code 1"),
+    )
+    diagnosis = Diagnosis(outcome="cuda_oom", confidence="high", evidence=evidence)
     assert remedy_for(diagnosis, SPEC, {}) == expected
 
 

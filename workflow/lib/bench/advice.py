@@ -33,7 +33,7 @@ def _size(cell: CellResult) -> tuple[str, ...]:
 
 
 def _choice(matrix: Matrix, results: Results, where: str, cells: list[CellResult]) -> dict[str, Any] | None:
-    alive = sorted((cell for cell in cells if cell.finished), key=speed, reverse=True)
+    alive = _ranked(results, [cell for cell in cells if cell.finished])
     if not alive:
         return None
     best = alive[0]
@@ -52,7 +52,7 @@ def _choice(matrix: Matrix, results: Results, where: str, cells: list[CellResult
         "remedied": best.dagger,
         "usd_per_mtoken": cell_cost(best, matrix.platforms[platform].price),
         "ties": ties,
-        "runner_up": _second(alive, ties),
+        "runner_up": _second(results, alive, ties),
         "lightest": lightest[1] if lightest else None,
         "lightest_gb": lightest[0] / GB if lightest else None,
         "lightest_slowdown": speed(best) / speed(lightest[2]) if lightest and speed(lightest[2]) else None,
@@ -65,11 +65,29 @@ def _choice(matrix: Matrix, results: Results, where: str, cells: list[CellResult
     }
 
 
-def _second(alive: list[CellResult], ties: list[str]) -> dict[str, Any] | None:
+def _ranked(results: Results, alive: list[CellResult]) -> list[CellResult]:
+    """Fastest first by median; the first is beaten by none where they share a machine, which medians do not see."""
+    alive = sorted(alive, key=speed, reverse=True)
+    unbeaten = [cell for cell in alive if not any(_beats(results, other, cell) for other in alive)]
+    best = (unbeaten or alive)[:1]
+    return best + [cell for cell in alive if cell not in best]
+
+
+def _beats(results: Results, a: CellResult, b: CellResult) -> bool:
+    ratio = results.speed_ratio(a, b)
+    return ratio is not None and ratio.value > 1 and not ratio.tie
+
+
+def _second(results: Results, alive: list[CellResult], ties: list[str]) -> dict[str, Any] | None:
     for cell in alive[1:]:
-        if cell.key[1] not in ties:
-            pairs = min(len(alive[0].finished), len(cell.finished))
-            return {"config": cell.key[1], "lead_percent": (speed(alive[0]) / speed(cell) - 1) * 100, "pairs": pairs}
+        ratio = results.speed_ratio(alive[0], cell)
+        if cell.key[1] not in ties and ratio is not None:
+            return {
+                "config": cell.key[1],
+                "lead_percent": ratio.change * 100,
+                "pairs": ratio.n,
+                "apart": ratio.apart,
+            }
     return None
 
 

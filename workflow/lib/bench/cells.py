@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from bench.machines import Sample
 from bench.matrix import Cell
 from bench.runs import MISSING, Run
 from bench.stats import Summary, summarize
@@ -140,10 +141,10 @@ class CellResult:
         profiles = [record.measured.profile or {} for record in records if record.measured]
         return list(dict.fromkeys(kind for profile in profiles for kind in profile.get("kernel_kinds_s", {})))
 
-    def by_repeat(self, value: Value) -> dict[int, float]:
-        """Repeat -> number, for paired comparisons."""
-        found = ((r.spec.identity.repeat, value(r.newest.record)) for r in self.finished if r.newest)
-        return {repeat: number for repeat, number in found if number is not None}
+    def samples(self, value: Value) -> list[Sample]:
+        """The number of each run that counts, with what it may be paired by."""
+        found = ((r.spec.identity.repeat, r.machine, value(r.newest.record)) for r in self.finished if r.newest)
+        return [Sample(repeat, machine, number) for repeat, machine, number in found if number is not None]
 
     def peak(self) -> float | None:
         """Largest peak over the runs, those that died included: memory is a maximum, not a median."""

@@ -26,8 +26,10 @@ def peak_gb(cell: CellResult) -> float | None:
 
 
 def uncertainty(ratio: Ratio) -> str:
-    """How far a ratio reaches over its pairs; nothing for a single pair."""
-    return f" ({ratio.low:.2f} to {ratio.high:.2f} over {ratio.n} paired runs)" if ratio.n > 1 else ""
+    """How far a ratio reaches over its pairs, and whether machines are part of it; nothing for a single pair."""
+    parts = [f"{ratio.low:.2f} to {ratio.high:.2f} over {ratio.n} paired runs"] if ratio.n > 1 else []
+    parts += ["on different machines"] if ratio.apart else []
+    return f" ({', '.join(parts)})" if parts else ""
 
 
 def times(ratio: Ratio) -> str:

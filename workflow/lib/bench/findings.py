@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from bench.across import nccl_growth, pipes, stage_order
+from bench.cells import step_time_s
 from bench.deaths import SurvivalLine
 from bench.finding import Finding, peak_gb, times, uncertainty
 from bench.results import Results, speed
@@ -15,6 +16,7 @@ from harness.contract.units import GB
 from harness.measure.flops import shape_of
 from harness.measure.ledger import predict
 
+MS = 1000
 TINY_GB = 0.005
 """What two decimals show as nothing, of either sign."""
 SAID_GB = 0.1
@@ -119,13 +121,15 @@ def offload_exchange(results: Results) -> Iterable[Finding]:
             if here.cell.spec.platform.device != "cuda":
                 continue
             before, after = peak_gb(here), peak_gb(away)
-            if not before or not after:
+            step_s = here.median(step_time_s)
+            if not before or not after or not step_s:
                 continue
+            price = f": each GB given back costs {step_s * (ratio.value - 1) / (before - after) * MS:.0f} ms a step"
             yield Finding(
                 kind="offload",
                 sentence=(
                     f"{platform}, {arm}: offload takes {config} from {before:.2f} to {after:.2f} GB "
-                    f"and makes it {ratio.value:.1f}x slower{uncertainty(ratio)}."
+                    f"and makes it {ratio.value:.1f}x slower{uncertainty(ratio)}{price if before > after else ''}."
                 ),
                 numbers={
                     "platform": platform,

@@ -7,7 +7,7 @@ from typing import Any
 
 from bench.files import write_text
 from bench.matrix import Matrix
-from bench.runs import load_runs, readable
+from bench.runs import DIAGNOSES, Loaded, load_runs, readable, with_diagnoses
 from harness.contract.codec import encode
 from harness.contract.diagnosis import Diagnosis
 from harness.contract.record import Record
@@ -19,13 +19,19 @@ SUPERVISORS_OWN = frozenset({"preemption", "user_cancelled", "deadline", "parity
 
 def write_diagnoses(matrix: Matrix, results: Path) -> None:
     """Write diagnoses.json: attempt folder -> diagnosis, for every failed attempt whose logs are there."""
-    found = {path: encode(diagnosis) for path, diagnosis in rediagnosed(matrix, results)}
-    write_text(results / "diagnoses.json", json.dumps(found, indent=1, sort_keys=True) + "\n")
+    found = {path: encode(diagnosis) for path, diagnosis in rediagnosed(load_runs(matrix, results), results)}
+    write_text(results / DIAGNOSES, json.dumps(found, indent=1, sort_keys=True) + "\n")
 
 
-def rediagnosed(matrix: Matrix, results: Path) -> Iterator[tuple[str, Diagnosis]]:
+def load_diagnosed(matrix: Matrix, results: Path) -> Loaded:
+    """The study's runs by today's rules also before all are there, which is when diagnoses.json is written."""
+    loaded = load_runs(matrix, results)
+    return loaded if (results / DIAGNOSES).is_file() else with_diagnoses(loaded, dict(rediagnosed(loaded, results)))
+
+
+def rediagnosed(loaded: Loaded, results: Path) -> Iterator[tuple[str, Diagnosis]]:
     """Every failed attempt that left logs, with its diagnosis by today's rules."""
-    for ended in readable(load_runs(matrix, results)):
+    for ended in readable(loaded):
         record = ended.record
         if record.outcome == "ok" or record.outcome in SUPERVISORS_OWN or not record.tries:
             continue
@@ -45,8 +51,8 @@ def _diagnose(folder: Path, record: Record) -> Diagnosis:
         pod=facts.get("pod"),
         events=facts.get("events"),
     )
-    # What the supervisor saw live (a stall, a stack) is not in the files: "unknown" never replaces it.
-    return record.diagnosis if diagnosis.outcome == "unknown" else diagnosis
+    # What the supervisor saw live (a stall, a stack) is not in the files: what says nothing of it never replaces it.
+    return record.diagnosis if diagnosis.outcome in ("unknown", "ok") else diagnosis
 
 
 def _pod_facts(path: Path) -> dict[str, Any]:

@@ -12,10 +12,12 @@ from bench.figures import draw
 from bench.files import write_text
 from bench.findings import find_all
 from bench.frontier import frontier_rows
+from bench.hardware import machine_rows
 from bench.matrix import Matrix
+from bench.rediagnose import load_diagnosed
 from bench.render import render
 from bench.results import Results
-from bench.runs import MISSING, Loaded, load_runs, readable
+from bench.runs import MISSING, Loaded, readable
 from bench.sections import death_rows, kernel_table, platform_sections, provenance, summary_rows, time_rows
 from bench.tables import write_tables
 from bench.trials import trial_rows
@@ -40,7 +42,7 @@ HEADINGS = {
 
 def build(matrix: Matrix, results_folder: Path, loaded: Loaded | None = None) -> dict[str, Any]:
     """Everything the templates show, computed; `loaded` spares reading the records again."""
-    loaded = load_runs(matrix, results_folder) if loaded is None else loaded
+    loaded = load_diagnosed(matrix, results_folder) if loaded is None else loaded
     cells = collect(loaded)
     results = Results(cells, matrix.study.platforms, matrix.study.arms)
     needs = memory_needs(cells.values())
@@ -61,6 +63,7 @@ def build(matrix: Matrix, results_folder: Path, loaded: Loaded | None = None) ->
         "findings": find_all(results, lines),
         "platforms": platform_sections(matrix, results),
         "summary": summary_rows(matrix, results),
+        "machines": machine_rows(results),
         "beside": beside(matrix, results, results_folder),
         "time": time_rows(results),
         "kernels": kernel_table(results),
@@ -77,7 +80,7 @@ def build(matrix: Matrix, results_folder: Path, loaded: Loaded | None = None) ->
 
 def write_report(matrix: Matrix, results_folder: Path) -> Path:
     """Write the report, its figures and the tables it links to; give back the Markdown's path."""
-    loaded = load_runs(matrix, results_folder)
+    loaded = load_diagnosed(matrix, results_folder)
     write_tables(matrix, results_folder, loaded)
     context = build(matrix, results_folder, loaded)
     figures = draw(context)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from bench.cells import CellResult, tokens_per_s
+from bench.machines import pair, spread
 from bench.stats import Ratio, noise_floor, paired_ratio
 
 
@@ -39,12 +40,29 @@ class Results:
         spreads = {key: cell.summary(tokens_per_s) for key, cell in self.cells.items()}
         return {name: noise_floor(s for key, s in spreads.items() if key[0] == name) for name in names}
 
+    def machine_spread(self, *platforms: str) -> float | None:
+        """The most that one cell of these platforms differed between machines, its best over its worst minus 1."""
+        found = [s for key, s in self._spreads.items() if key[0] in platforms]
+        return max(found, default=None)
+
+    @cached_property
+    def _spreads(self) -> dict[tuple[str, str, str], float]:
+        spreads = {key: spread(cell.samples(tokens_per_s)) for key, cell in self.cells.items()}
+        return {key: s for key, s in spreads.items() if s is not None}
+
     def speed_ratio(self, a: CellResult | None, b: CellResult | None) -> Ratio | None:
-        """Speed of one cell over another, paired by repeat."""
+        """Speed of one cell over another, paired on the machines they share, else by repeat.
+
+        Without a shared machine, a difference that machines alone have made to one cell is a tie.
+        """
         if a is None or b is None:
             return None
         floor = max(self.floor(a.key[0]), self.floor(b.key[0]))
-        return paired_ratio(a.by_repeat(tokens_per_s), b.by_repeat(tokens_per_s), floor)
+        pairs = pair(a.samples(tokens_per_s), b.samples(tokens_per_s))
+        if pairs.apart:
+            known = self.machine_spread(a.key[0], b.key[0])
+            floor = max(floor, known if known is not None else self.machine_spread(*self.platforms) or 0.0)
+        return paired_ratio(pairs.numerator, pairs.denominator, floor, pairs.apart)
 
 
 def speed(cell: CellResult) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.machines import machines
 from bench.matrix import Cell, Matrix, at
 from bench.parity import Parity, compare, references, same_training
 from bench.store import attempts, run_folder
@@ -40,6 +41,8 @@ class Run:
     problem: str | None = None
     """Why the newest record cannot be read."""
     parity: Parity | None = None
+    machine: str | None = None
+    """On which machine the attempt that counts was measured: `m1`, `m2`, ...; None when that is not known."""
 
     @property
     def newest(self) -> Ended | None:
@@ -63,20 +66,24 @@ class Run:
         return sum(len(e.record.tries) for e in self.ended)
 
 
+DIAGNOSES = "diagnoses.json"
+"""Beside the records: attempt folder -> diagnosis by today's rules, of every failed attempt whose logs are there."""
 Loaded = list[tuple[Cell, list[Run]]]
 """Every cell of a study with its runs."""
 
 
 def load_runs(matrix: Matrix, results: Path) -> Loaded:
     """Every cell of the study with its runs. Unreadable records are kept as problems, never skipped."""
-    diagnoses = read_diagnoses(results / "diagnoses.json")
+    diagnoses = read_diagnoses(results / DIAGNOSES)
     by_cell: dict[tuple[str, str, str], list[Run]] = {}
     for spec in sorted(matrix.runs, key=lambda s: s.identity.repeat):
         key = (spec.platform.name, spec.identity.config, spec.identity.arm)
         by_cell.setdefault(key, []).append(_load_run(spec, results, diagnoses))
     known = references(e.record for runs in by_cell.values() for run in runs for e in run.ended)
+    newest = [run.newest for runs in by_cell.values() for run in runs]
+    places = machines({ended.path: ended.record for ended in newest if ended})
     return [
-        (cell, [_with_parity(run, known) for run in by_cell.get((cell.platform, cell.config, cell.arm), [])])
+        (cell, [_placed(run, known, places) for run in by_cell.get((cell.platform, cell.config, cell.arm), [])])
         for cell in matrix.cells
     ]
 
@@ -97,9 +104,13 @@ def _load_run(spec: RunSpec, results: Path, diagnoses: dict[str, Diagnosis]) -> 
     return Run(spec=spec, ended=tuple(ended), problem=problem)
 
 
-def _with_parity(run: Run, known: dict[str, list[float]]) -> Run:
+def _placed(run: Run, known: dict[str, list[float]], places: dict[str, str]) -> Run:
+    """The run beside the study's other runs: its machine, and its loss against the reference's."""
     newest = run.newest
-    if newest is None or newest.record.measured is None:
+    if newest is None:
+        return run
+    run = dataclasses.replace(run, machine=places.get(newest.path))
+    if newest.record.measured is None:
         return run
     reference = known.get(same_training(run.spec))
     if reference is None:
@@ -109,6 +120,16 @@ def _with_parity(run: Run, known: dict[str, list[float]]) -> Run:
         newest.record.measured.loss, reference, steps=protocol.parity_steps, tolerance=protocol.parity_tolerance
     )
     return dataclasses.replace(run, parity=parity)
+
+
+def with_diagnoses(loaded: Loaded, found: dict[str, Diagnosis]) -> Loaded:
+    """The same runs with other diagnoses for some of their attempts."""
+
+    def again(run: Run) -> Run:
+        ended = (dataclasses.replace(e, diagnosis=found.get(e.path, e.diagnosis)) for e in run.ended)
+        return dataclasses.replace(run, ended=tuple(ended))
+
+    return [(cell, [again(run) for run in runs]) for cell, runs in loaded] if found else loaded
 
 
 def read_diagnoses(path: Path) -> dict[str, Diagnosis]:

@@ -3,8 +3,11 @@
 import functools
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
 
 BOOTSTRAP_RUNS = 5
 """From this many runs on a percentile bootstrap interval means something; below it the range is honest."""
@@ -40,16 +43,19 @@ class Ratio:
     """Pairs; 0: the cells share no repeat, and the medians were divided."""
     tie: bool
     """The difference is inside the noise floor or the interval holds 1."""
+    apart: bool = False
+    """No machine ran both cells: what one machine is faster than another is part of the value."""
 
     @property
     def inverse(self) -> "Ratio":
         """The second cell over the first."""
-        return Ratio(1 / self.value, 1 / self.high, 1 / self.low, self.n, self.tie)
+        return Ratio(1 / self.value, 1 / self.high, 1 / self.low, self.n, self.tie, self.apart)
 
     def over(self, other: "Ratio") -> "Ratio":
         """The quotient of two ratios; a tie when their ranges allow 1, or both are."""
         value, low, high = self.value / other.value, self.low / other.high, self.high / other.low
-        return Ratio(value, low, high, min(self.n, other.n), low < 1.0 < high or (self.tie and other.tie))
+        tie = low < 1.0 < high or (self.tie and other.tie)
+        return Ratio(value, low, high, min(self.n, other.n), tie, self.apart or other.apart)
 
     @property
     def change(self) -> float:
@@ -88,23 +94,30 @@ def _bootstrap(values: tuple[float, ...]) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def paired_ratio(numerator: Mapping[int, float], denominator: Mapping[int, float], floor: float) -> Ratio | None:
-    """Ratio of two cells by repeat: geometric middle of the paired ratios, tie when inside `floor` or across 1.
+def paired_ratio(
+    numerator: Mapping[Key, float], denominator: Mapping[Key, float], floor: float, apart: bool = False
+) -> Ratio | None:
+    """Ratio of two cells: geometric middle of the ratios of pairs, tie when inside `floor` or across 1.
 
-    Both map repeat -> value. Pairs come from the same block, so what slows a whole block cancels.
+    Both map what pairs them -> value. Pairs come from one machine or block, so what slows all of it cancels.
     """
     if not numerator or not denominator:
         return None
-    pairs = sorted(set(numerator) & set(denominator))
+    pairs = [key for key in numerator if key in denominator]
     if not pairs:
         value = statistics.median(numerator.values()) / statistics.median(denominator.values())
-        return Ratio(value, value, value, 0, abs(value - 1.0) <= floor)
+        return Ratio(value, value, value, 0, _inside(value, floor), apart)
     logs = [math.log(numerator[i] / denominator[i]) for i in pairs]
     middle = statistics.median(logs)
     low, high = (min(logs), max(logs)) if len(logs) < BOOTSTRAP_RUNS else bootstrap(logs)
     value, below, above = math.exp(middle), math.exp(low), math.exp(high)
     crosses = len(logs) > 1 and below <= 1.0 <= above
-    return Ratio(value, below, above, len(pairs), crosses or abs(value - 1.0) <= floor)
+    return Ratio(value, below, above, len(pairs), crosses or _inside(value, floor), apart)
+
+
+def _inside(ratio: float, floor: float) -> bool:
+    """Whether a ratio or its inverse differs from 1 by no more than the floor."""
+    return max(ratio, 1 / ratio) - 1.0 <= floor
 
 
 def noise_floor(spreads: Iterable[Summary | None]) -> float:

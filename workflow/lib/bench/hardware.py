@@ -1,0 +1,55 @@
+"""The machines as the preflight found them: what a run was given, measured and not read from a data sheet."""
+
+import statistics
+from typing import Any
+
+from bench.results import Results
+from bench.runs import Ended
+from harness.contract.units import GB
+
+TERA = 10**12
+US = 10**6
+
+
+def machine_rows(results: Results) -> list[dict[str, Any]]:
+    """One row per platform and machine: runs that count, first start, host, and medians of the preflights.
+
+    Empty when there is nothing to tell: one machine and no preflight.
+    """
+    groups: dict[tuple[str, str], list[Ended]] = {}
+    for (platform, _, _), cell in results.cells.items():
+        for run in cell.finished:
+            if run.newest and run.machine:
+                groups.setdefault((platform, run.machine), []).append(run.newest)
+    places = {name: index for index, name in enumerate(results.platforms)}
+    order = sorted(groups, key=lambda key: (places[key[0]], len(key[1]), key[1]))
+    rows = [_row(platform, machine, groups[platform, machine]) for platform, machine in order]
+    measured = any(row["matmul_tflops"] is not None for row in rows)
+    return rows if measured or len({row["machine"] for row in rows}) > 1 else []
+
+
+def _row(platform: str, machine: str, ended: list[Ended]) -> dict[str, Any]:
+    environments = [e.record.environment for e in ended if e.record.environment]
+    host = environments[0].host if environments else {}
+    return {
+        "platform": platform,
+        "machine": machine,
+        "runs": len(ended),
+        "first": min(e.record.started_at or "" for e in ended),
+        "device": environments[0].device_name if environments else None,
+        "cores": host.get("cores"),
+        "driver": host.get("gpu_driver"),
+        "matmul_tflops": _median(ended, ("matmul", "flops_per_s"), 1 / TERA),
+        "bus_gb_per_s": _median(ended, ("all_reduce", "bus_bytes_per_s"), 1 / GB),
+        "dispatch_us": _median(ended, ("dispatch", "s_per_call"), US),
+    }
+
+
+def _median(ended: list[Ended], path: tuple[str, str], factor: float) -> float | None:
+    """The median of one preflight figure over the runs, in the unit shown."""
+    found = []
+    for e in ended:
+        part = ((e.record.measured.preflight if e.record.measured else None) or {}).get(path[0]) or {}
+        if part.get(path[1]) is not None:
+            found.append(part[path[1]])
+    return statistics.median(found) * factor if found else None
