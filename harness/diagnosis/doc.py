@@ -48,7 +48,8 @@ runner-up. Evidence is trusted in this order:
 lines after it (three times the ranks, if that is more); a traceback must also have had some before it. Fragmentation
 needs reserved-but-unallocated memory of at least the request and of {FRAGMENTED_SHARE:.0%} of the card; a
 `cuda_oom` whose free and unallocated memory together would have held the request gets the same remedy all the
-same. A device counts as full below {NEAR_FULL_SHARE:.0%} free; below {NEAR_LINE_SHARE:.0%} a wedge names `wedge_masking_oom` as runner-up.
+same. A device counts as full below {NEAR_FULL_SHARE:.0%} free; below {NEAR_LINE_SHARE:.0%} a wedge names
+`wedge_masking_oom` as runner-up.
 
 To add a signature, write one entry in `harness/diagnosis/signatures/` and one case in `tests/diagnosis/cases/`: a
 folder with the log (`python -m harness diagnose --redact LOG` takes private things out), `expected.json` and, if there
