@@ -1,12 +1,13 @@
 """Which attempt of each run is wanted: a pure function of the records that lie there."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from bench.matrix import Matrix, at
-from bench.store import UNREADABLE, attempts, ended, missing, parse_rerun, wanted, write_plan
+from bench.store import UNREADABLE, absent, attempts, ended, missing, newer, parse_rerun, wanted, write_plan
 
 from harness.contract.record import read_record
 from tests.bench.conftest import GPU_STUDY, make_record, write_record
@@ -45,6 +46,18 @@ def test_rerun_selects_by_the_last_outcome(tmp_path: Path, matrix: Matrix) -> No
     for rerun, attempt in expected.items():
         found = numbers(tmp_path, matrix, rerun)
         assert {name: found[key[name]] for name in key} == attempt, rerun
+
+
+def test_what_tables_have_taken_in_is_older_than_they_are(tmp_path: Path) -> None:
+    names = ["old", "same", "new", "gone"]
+    records = [str(tmp_path / name) for name in names]
+    table = tmp_path / "table"
+    for path, at_s in ((table, 100), (tmp_path / "old", 99), (tmp_path / "same", 100), (tmp_path / "new", 101)):
+        path.touch()
+        os.utime(path, (at_s, at_s))
+    assert newer(records, str(table)) == records[2:]
+    assert absent(records) == records[3:]
+    assert newer(records, str(tmp_path / "no table")) == records
 
 
 def test_the_newest_attempt_counts_and_old_ones_stay(tmp_path: Path, matrix: Matrix) -> None:

@@ -1,8 +1,10 @@
 """What a call would launch, asked of the real Snakemake: nothing twice, nothing forgotten."""
 
+import os
 import shutil
 
 import pytest
+from bench.matrix import at
 
 from tests.workflow.conftest import STUDY, Checkout
 
@@ -135,6 +137,17 @@ def test_a_record_made_again_comes_into_the_report_by_way_of_every_table(checkou
     assert "5678" in (checkout.results / "report.md").read_text()
 
 
+def test_an_attempt_from_a_machine_whose_clock_is_behind_comes_into_the_report(checkout: Checkout) -> None:
+    checkout.finish_all()
+    checkout.run()
+    run = checkout.matrix.runs[0]
+    checkout.finish(at(run, attempt=2), tokens_per_s=4321.0)
+    os.utime(checkout.results / at(run, attempt=2).path() / "record.json", (1.0, 1.0))
+    checkout.run()
+    assert "4321" in (checkout.results / "report.md").read_text()
+    assert "Nothing to be done" in checkout.run()
+
+
 def test_a_bad_study_is_refused_in_two_lines_without_a_traceback(checkout: Checkout) -> None:
     checkout.write_study("platforms: [cpu-x2]\nrepeates: 2\n")
     text = checkout.run("-n", ok=False)
@@ -146,6 +159,10 @@ def test_a_bad_study_is_refused_in_two_lines_without_a_traceback(checkout: Check
 def test_bad_options_are_refused_in_words(checkout: Checkout) -> None:
     assert "did you mean 'failed'?" in checkout.run("-n", config=("rerun=faild",), ok=False)
     assert "did you mean 'rerun'?" in checkout.run("-n", config=("rerum=failed",), ok=False)
+    (checkout.folder / "file").touch()
+    text = checkout.run("-n", config=("results=file/below",), ok=False)
+    assert "--config results=file/below: file is a file" in text
+    assert "Traceback" not in text
     text = checkout.run("-n", config=("study=smal",), ok=False)
     assert "study 'smal': not found" in text
     assert "did you mean 'small'?" in text

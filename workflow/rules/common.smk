@@ -1,5 +1,4 @@
 # Load the study, refuse what cannot be run, and say which attempt of each run is wanted. No rule here.
-import os
 import sys
 from pathlib import Path
 
@@ -12,7 +11,7 @@ sys.path[:0] = LIBRARIES
 
 from bench.frontier import frontier_targets
 from bench.matrix import load_matrix
-from bench.store import missing
+from bench.store import absent, missing, newer
 from bench.workflow import Plan, export_path, parse_config, relax_collector
 from harness.contract.errors import SpecError
 
@@ -28,7 +27,10 @@ RESULTS = f"{OPTIONS.results}/{MATRIX.study.name}"
 PLAN = Plan.of(MATRIX, Path(RESULTS), OPTIONS.rerun)
 RECORDS = [f"{RESULTS}/{path}/record.json" for path in PLAN.specs]
 # A record that only feeds finished tables is not made again when it is gone: `all` asks for those by name.
-ABSENT = [record for record in RECORDS if not os.path.isfile(record)]
+ABSENT = absent(RECORDS)
+# A record that the tables have taken in is no job: a finished run's path holds the hash of its spec, so nothing about it
+# can change, and a thousand jobs that do nothing take Snakemake a second of every call.
+UNTOLD = newer(RECORDS, f"{RESULTS}/diagnoses.json")
 FRONTIERS = frontier_targets(MATRIX)
 STUDY = {"path": str(MATRIX.path), "root": str(ROOT), "results": RESULTS}
 

@@ -3,7 +3,7 @@
 
 rule diagnose:
     input:
-        RECORDS,
+        UNTOLD,
     output:
         diagnoses=f"{RESULTS}/diagnoses.json",
     log:
@@ -13,5 +13,7 @@ rule diagnose:
         "../envs/bench.yaml"
     params:
         study=STUDY,
+        # Files may come from a machine whose clock is behind: another set of attempts is another table.
+        attempts=PLAN.digest,
     script:
         "../scripts/diagnose.py"

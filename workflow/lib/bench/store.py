@@ -109,6 +109,24 @@ def wanted(results: Path, runs: Iterable[RunSpec], rerun: frozenset[str]) -> dic
     return plan
 
 
+def absent(records: Iterable[str]) -> list[str]:
+    """The records that are not there."""
+    return [record for record in records if not os.path.isfile(record)]  # noqa: PTH113
+
+
+def newer(records: Iterable[str], output: str) -> list[str]:
+    """The records that are not there or were written since `output` was; all of them without it."""
+    made_s = _written_s(output)
+    return [record for record in records if _written_s(record, float("inf")) > made_s]
+
+
+def _written_s(path: str, absent_s: float = float("-inf")) -> float:
+    try:
+        return os.stat(path).st_mtime  # noqa: PTH116
+    except OSError:
+        return absent_s
+
+
 def missing(results: Path, plan: dict[str, RunSpec]) -> list[RunSpec]:
     """The wanted attempts that have no record yet."""
     return [spec for path, spec in plan.items() if not os.path.isfile(f"{results}/{path}/record.json")]  # noqa: PTH113

@@ -9,7 +9,7 @@ from typing import Any
 
 from bench.matrix import Matrix
 from bench.store import parse_rerun, wanted
-from harness.contract.codec import nearest
+from harness.contract.codec import digest_of_text, nearest
 from harness.contract.errors import SpecError
 from harness.contract.spec import RunSpec
 
@@ -55,11 +55,18 @@ def parse_config(config: Mapping[str, Any]) -> Options:
         # An unset shell variable must not start the default study.
         if config[key] in (None, "", [], {}):
             raise SpecError(f"--config {key}=: found nothing after the '='; give a value or leave the key out")
-    return Options(
-        study=str(config.get("study", "quick")),
-        rerun=parse_rerun(config.get("rerun")),
-        results=str(config.get("results", "results")),
-    )
+    results = str(config.get("results", "results"))
+    _check_folder(results)
+    return Options(study=str(config.get("study", "quick")), rerun=parse_rerun(config.get("rerun")), results=results)
+
+
+def _check_folder(results: str) -> None:
+    """Refuse a results folder that cannot be made: a file, or below one."""
+    for place in (Path(results), *Path(results).parents):
+        if place.is_dir():
+            return
+        if place.exists():
+            raise SpecError(f"--config results={results}: {place} is a file; give a folder, which is made if it is new")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +81,11 @@ class Plan:
         """Look at the results tree and decide which attempt of each run is wanted."""
         specs = wanted(results, matrix.runs, rerun)
         return cls(specs, {path: place for place, path in enumerate(specs)})
+
+    @property
+    def digest(self) -> str:
+        """Changes with the set of wanted attempts."""
+        return digest_of_text("\n".join(sorted(self.specs)))
 
     def spec(self, path: str) -> dict[str, Any]:
         """The spec of an attempt, as a rule parameter."""
