@@ -24,7 +24,8 @@ run: setup ## run the quick study (STUDY=NAME for another) on this machine
 	@echo "The report: results/$(STUDY)/report.md"
 
 test: setup ## the test suite without the slow tier
-	$(BIN)/python -m pytest -m "not slow and not cluster and not gpu"
+	@# Two at a time: most of them wait for processes that they started. A file's tests share what they build.
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not cluster and not gpu"
 
 test-all: setup ## everything that runs without a GPU, control plane included
 	$(BIN)/python -m pytest -m "not gpu"

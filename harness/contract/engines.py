@@ -198,6 +198,12 @@ def resolve_settings(engine: str, overrides: dict[str, Any], key: str = "setting
     """Complete an engine's settings. Raises SpecError naming an override that the engine does not have."""
     if engine not in SETTINGS:
         raise SpecError(f"engine: found {engine!r}; {nearest(engine, tuple(SETTINGS))}")
+    for name in overrides:
+        others = [
+            other for other, settings in SETTINGS.items() if name in {f.name for f in dataclasses.fields(settings)}
+        ]
+        if others and engine not in others:
+            raise SpecError(f"{key}.{name}: a setting of {' and '.join(others)}, and {engine} has none of that name")
     resolved: dict[str, Any] = encode(decode(SETTINGS[engine], overrides, key))
     return resolved
 

@@ -41,6 +41,10 @@ BAD = {
         "platforms: [cpu-x2]\nconfigs: [{name: leaf, base: zero-3, override: {engine: {leaf_block: true}}}]\n",
         r"configs\[0\]\.override\.engine\.leaf_block: unknown key; .*did you mean 'leaf_blocks'",
     ),
+    "override of the other engine": (
+        "platforms: [cpu-x2]\nconfigs: [{name: leaf, base: fsdp2-reshard, override: {engine: {leaf_blocks: true}}}]\n",
+        r"configs\[0\]\.override\.engine\.leaf_blocks: a setting of zero, and fsdp2 has none of that name",
+    ),
     "override of the wrong type": (
         "platforms: [cpu-x2]\nconfigs: [{name: leaf, base: zero-3, override: {engine: {leaf_blocks: 3}}}]\n",
         r"configs\[0\]\.override\.engine\.leaf_blocks: found 3, expected bool",

@@ -145,6 +145,20 @@ def test_a_death_is_shown_with_its_evidence_and_where_it_lies(tmp_path: Path, st
     assert "host_oom: Ask for more host memory" in text
 
 
+def test_a_guess_is_called_one_wherever_it_is_told(tmp_path: Path, study: Load) -> None:
+    matrix = study(GPU_STUDY)
+    write_record(tmp_path, make_record(run_of(matrix, "ddp")))
+    sure = make_record(run_of(matrix, "zero-3"), outcome="host_oom")
+    guess = dataclasses.replace(sure.diagnosis, confidence="low")
+    tries = (dataclasses.replace(sure.tries[0], diagnosis=guess),)
+    write_record(tmp_path, dataclasses.replace(sure, diagnosis=guess, tries=tries))
+    text = write_report(matrix, tmp_path).read_text()
+    assert "did not finish: zero-3 (host_oom, a guess)" in text
+    assert "| host_oom, a guess |" in text
+    write_record(tmp_path, sure)
+    assert "a guess" not in write_report(matrix, tmp_path).read_text()
+
+
 def test_a_remedied_cell_carries_the_dagger_and_its_first_try(tmp_path: Path, study: Load) -> None:
     matrix = study(GPU_STUDY)
     write_record(tmp_path, make_record(run_of(matrix, "zero-3"), remedy="expandable-segments"))

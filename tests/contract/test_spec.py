@@ -95,7 +95,7 @@ def test_every_attempt_has_a_name_of_its_own_within_one_run() -> None:
         ("model.config", {}, r"model\.config\.model_type: missing"),
         ("model.weights", "pretrained", r"model\.pretrained: give a name"),
         ("engine.settings.stage", 4, r"engine\.settings\.stage: found 4"),
-        ("engine.settings.reshard_after_forward", True, r"engine\.settings\.reshard_after_forward: unknown key"),
+        ("engine.settings.reshard_after_forward", True, r"engine\.settings\.reshard_after_forward: a setting of fsdp2"),
         ("engine.settings.pin_memory", ..., r"engine\.settings\.pin_memory: missing"),
         ("engine.name", "zerro", r"engine\.name: found 'zerro'.*did you mean 'zero'"),
         ("numerics.compute", "float16", r"numerics\.compute: float16 does not train on CPU"),

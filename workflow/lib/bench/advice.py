@@ -57,7 +57,7 @@ def _choice(matrix: Matrix, results: Results, where: str, cells: list[CellResult
         "lightest_gb": lightest[0] / GB if lightest else None,
         "lightest_slowdown": speed(best) / speed(lightest[2]) if lightest and speed(lightest[2]) else None,
         "failed": [
-            (cell.key[1], cell.outcome)
+            (cell.key[1], cell.fate)
             for cell in cells
             if not cell.finished and cell.cell.exclusion is None and cell.outcome != MISSING
         ],

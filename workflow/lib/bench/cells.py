@@ -106,6 +106,12 @@ class CellResult:
         return max(counts, key=lambda name: (name != MISSING, counts[name]))
 
     @property
+    def fate(self) -> str:
+        """The outcome as words for a sentence: one that no run's evidence makes more than likely is called a guess."""
+        told = {run.newest.diagnosis.confidence for run in self.runs if run.newest and run.outcome == self.outcome}
+        return f"{self.outcome}, a guess" if told == {"low"} else self.outcome
+
+    @property
     def outcomes(self) -> Counter[str]:
         """How often each outcome occurred among the runs."""
         return Counter(run.outcome for run in self.runs)
