@@ -110,3 +110,21 @@ def test_one_machine_is_not_worth_a_word(tmp_path: Path, study: Load) -> None:
     lay(tmp_path, matrix, {(c, r): ("a", 1000.0 + r) for c in ("ddp", "zero-3") for r in (1, 2, 3)})
     text = write_report(matrix, tmp_path).read_text()
     assert "machines" not in text.lower()
+
+
+def test_enough_pairs_on_different_machines_tell_by_their_own_range(tmp_path: Path, study: Load) -> None:
+    matrix = study(GPU_STUDY)
+    # A node for every run, as on Kubernetes: three pairs all say 10%, which is less than one cell's own spread.
+    speeds = {1: 1000.0, 2: 1150.0, 3: 1075.0}
+    runs = {("fsdp2-reshard", r): (f"f{r}", s * 1.1) for r, s in speeds.items()}
+    lay(tmp_path, matrix, runs | {("zero-3", r): (f"z{r}", s) for r, s in speeds.items()})
+    text = write_report(matrix, tmp_path).read_text()
+    assert "trains 1.10x (1.10 to 1.10 over 3 paired runs, on different machines) as fast as zero-3" in text
+
+
+def test_many_machines_share_a_row(tmp_path: Path, study: Load) -> None:
+    matrix = study(GPU_STUDY)
+    places = {(run.identity.config, run.identity.repeat): (str(n), 1000.0) for n, run in enumerate(matrix.runs)}
+    lay(tmp_path, matrix, places)
+    (row,) = build(matrix, tmp_path)["machines"]
+    assert (row["machine"], row["runs"]) == ("9 machines", 9)

@@ -9,6 +9,8 @@ from harness.contract.units import GB
 
 TERA = 10**12
 US = 10**6
+MOST_ROWS = 8
+"""Machines of a platform beyond which they share one row: where every run gets a node of its own, rows tell nothing."""
 
 
 def machine_rows(results: Results) -> list[dict[str, Any]]:
@@ -16,16 +18,25 @@ def machine_rows(results: Results) -> list[dict[str, Any]]:
 
     Empty when there is nothing to tell: one machine and no preflight.
     """
-    groups: dict[tuple[str, str], list[Ended]] = {}
-    for (platform, _, _), cell in results.cells.items():
-        for run in cell.finished:
-            if run.newest and run.machine:
-                groups.setdefault((platform, run.machine), []).append(run.newest)
-    places = {name: index for index, name in enumerate(results.platforms)}
-    order = sorted(groups, key=lambda key: (places[key[0]], len(key[1]), key[1]))
-    rows = [_row(platform, machine, groups[platform, machine]) for platform, machine in order]
+    rows: list[dict[str, Any]] = []
+    seen: set[str] = set()
+    for platform in results.platforms:
+        groups = _by_machine(results, platform)
+        seen |= groups.keys()
+        if len(groups) > MOST_ROWS:
+            groups = {f"{len(groups)} machines": [ended for group in groups.values() for ended in group]}
+        rows += [_row(platform, machine, ended) for machine, ended in groups.items()]
     measured = any(row["matmul_tflops"] is not None for row in rows)
-    return rows if measured or len({row["machine"] for row in rows}) > 1 else []
+    return rows if measured or len(seen) > 1 else []
+
+
+def _by_machine(results: Results, platform: str) -> dict[str, list[Ended]]:
+    groups: dict[str, list[Ended]] = {}
+    for key, cell in results.cells.items():
+        for run in cell.finished if key[0] == platform else ():
+            if run.newest and run.machine:
+                groups.setdefault(run.machine, []).append(run.newest)
+    return {name: groups[name] for name in sorted(groups, key=lambda name: (len(name), name))}
 
 
 def _row(platform: str, machine: str, ended: list[Ended]) -> dict[str, Any]:

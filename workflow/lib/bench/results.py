@@ -8,6 +8,9 @@ from bench.cells import CellResult, tokens_per_s
 from bench.machines import pair, spread
 from bench.stats import Ratio, noise_floor, paired_ratio
 
+ENOUGH_MACHINES = 3
+"""Pairs of runs on different machines from which on their range says what machines make of a ratio."""
+
 
 @dataclass(frozen=True)
 class Results:
@@ -53,13 +56,14 @@ class Results:
     def speed_ratio(self, a: CellResult | None, b: CellResult | None) -> Ratio | None:
         """Speed of one cell over another, paired on the machines they share, else by repeat.
 
-        Without a shared machine, a difference that machines alone have made to one cell is a tie.
+        Without a shared machine, a difference that machines alone have made to one cell is a tie, unless enough
+        pairs tell by their own range.
         """
         if a is None or b is None:
             return None
         floor = max(self.floor(a.key[0]), self.floor(b.key[0]))
         pairs = pair(a.samples(tokens_per_s), b.samples(tokens_per_s))
-        if pairs.apart:
+        if pairs.apart and len(pairs.numerator.keys() & pairs.denominator.keys()) < ENOUGH_MACHINES:
             known = self.machine_spread(a.key[0], b.key[0])
             floor = max(floor, known if known is not None else self.machine_spread(*self.platforms) or 0.0)
         return paired_ratio(pairs.numerator, pairs.denominator, floor, pairs.apart)
