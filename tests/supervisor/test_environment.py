@@ -2,12 +2,14 @@
 
 import json
 import socket
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.contract.errors import SpecError
+from harness.supervisor import host
 from harness.supervisor.environment import REMOVED, describe_environment, public_variables, refuse_secrets
 
 SECRETS = {
@@ -66,3 +68,19 @@ def test_the_environment_names_versions_and_hardware_but_not_the_machine() -> No
     assert found.host["cores"] >= 1
     assert found.host["memory_gib"] > 0
     assert socket.gethostname() not in json.dumps(found.host)
+
+
+def test_a_boot_is_told_apart_and_not_told() -> None:
+    shown = host.host_facts()["boot"]
+    assert shown == host.boot() and len(shown) == 12
+    assert shown not in host.BOOT_ID.read_text()
+
+
+def test_another_boot_is_another_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = host.boot()
+    other = tmp_path / "boot_id"
+    other.write_text("00000000-0000-0000-0000-000000000000\n")
+    monkeypatch.setattr(host, "BOOT_ID", other)
+    assert host.boot() not in (here, None)
+    monkeypatch.setattr(host, "BOOT_ID", tmp_path / "none")
+    assert host.boot() is None
