@@ -145,7 +145,7 @@ class Protocol:
     warmup_steps: int
     timed_steps: int
     profiled_steps: int = 0
-    """Steps of the separate profiled pass; 0 leaves the pass out."""
+    """Steps of the separate profiled pass; 0 leaves the pass out. Only CUDA devices have one."""
     deadline_s: float = 3600.0
     """The supervisor ends the attempt after this long; waiting for a node does not count."""
     stall_factor: float = 20.0

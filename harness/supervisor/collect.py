@@ -107,13 +107,14 @@ def merge_profiles(profiles: list[dict[str, Any]]) -> dict[str, Any] | None:
 def flags(results: list[RankResult], spec: RunSpec, step_times_s: list[float], throttled: bool) -> tuple[str, ...]:
     """What makes the numbers doubtful, in the order tables show it."""
     p50, p95 = percentile(step_times_s, 0.5), percentile(step_times_s, 0.95)
+    wanted = spec.protocol.profiled_steps > 0 and spec.platform.device == "cuda"
     profiled = all(r.profile is not None and not r.profile.get("error") for r in results)
     found = {
         "faults": bool(spec.faults),
         "alloc_retries": any(r.memory.alloc_retries for r in results),
         "throttled": throttled,
         "unstable": bool(p50 and p95 and p95 > UNSTABLE_P95_OVER_P50 * p50),
-        "profile_failed": spec.protocol.profiled_steps > 0 and not profiled,
+        "profile_failed": wanted and not profiled,
     }
     return tuple(name for name, holds in found.items() if holds)
 
