@@ -100,7 +100,7 @@ def test_daggers_failures_and_gaps(context: dict[str, Any]) -> None:
 
 
 def test_fsdp2_over_zero_3_on_a100(context: dict[str, Any]) -> None:
-    found = finding(context, "head_to_head", platform=A100)
+    found = finding(context, "head_to_head", platform=A100, config="fsdp2-reshard")
     assert round(found.numbers["ratio"], 2) == 1.83
     assert round(found.numbers["peak_change"] * 100) == -27
     assert "1.83x" in found.sentence

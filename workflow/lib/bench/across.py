@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from bench.cells import nccl_share
 from bench.finding import Finding, percent, times, uncertainty
-from bench.results import Results
+from bench.results import Results, comparable
 
 
 def stage_order(results: Results) -> Iterable[Finding]:
@@ -36,7 +36,13 @@ def nccl_growth(results: Results) -> Iterable[Finding]:
         rows = {}
         for config in results.configs():
             cells = [results.get(platform, config, arm) for platform in results.platforms]
-            shares = [(c.key[0], share) for c in cells if c is not None and (share := c.median(nccl_share)) is not None]
+            found = [(c, share) for c in cells if c is not None and (share := c.median(nccl_share)) is not None]
+            # Of one rank there is no share to speak of, and of another workload it says nothing.
+            shares = [
+                (c.key[0], share)
+                for c, share in found
+                if comparable(c, found[0][0]) and c.cell.spec is not None and c.cell.spec.platform.world_size > 1
+            ]
             if len(shares) > 1:
                 rows[config] = shares
         if rows:

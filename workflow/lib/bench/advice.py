@@ -11,31 +11,29 @@ from harness.contract.units import GB
 
 
 def choices(matrix: Matrix, results: Results) -> list[dict[str, Any]]:
-    """For each platform, arm and workload: the fastest, what ties with it, the lightest, and what did not run."""
+    """For each platform, arm and workload: the fastest, what ties with it, the lightest, and what did not run.
+
+    More sequences a step are another workload, not a faster config.
+    """
     found = []
     for platform, arm in results.places():
         cells = [c for key, c in results.cells.items() if (key[0], key[2]) == (platform, arm) and c.cell.spec]
-        sizes = list(dict.fromkeys(_size(cell) for cell in cells))
+        sizes = list(dict.fromkeys(cell.cell.terms for cell in cells))
         for size in sizes:
             telling = [part for part, *others in zip(size, *sizes, strict=True) if len(set(others)) > 1]
             where = ", ".join([platform, arm, *telling])
-            found.append(_choice(matrix, results, where, [cell for cell in cells if _size(cell) == size]))
-    return [choice for choice in found if choice is not None]
-
-
-def _size(cell: CellResult) -> tuple[str, ...]:
-    """What one step trains on: more sequences a step are another workload, not a faster config."""
-    if cell.cell.spec is None:
-        return ()
-    data = cell.cell.spec.data
-    micro_steps = f"gradient accumulation {data.gradient_accumulation}"
-    return cell.cell.spec.model.name, f"sequence {data.sequence_length}", f"micro-batch {data.micro_batch}", micro_steps
+            found.append(_choice(matrix, results, where, [cell for cell in cells if cell.cell.terms == size]))
+    known = [choice for choice in found if choice is not None]
+    return known if any(choice["best"] for choice in known) else []
 
 
 def _choice(matrix: Matrix, results: Results, where: str, cells: list[CellResult]) -> dict[str, Any] | None:
     alive = _ranked(results, [cell for cell in cells if cell.finished])
+    failed = [(cell.key[1], cell.fate) for cell in cells if not cell.finished and cell.outcome != MISSING]
+    unrun = [cell.key[1] for cell in cells if cell.outcome == MISSING]
     if not alive:
-        return None
+        nothing = {"where": where, "best": None, "ties": [], "runner_up": None, "failed": failed, "unrun": unrun}
+        return nothing if failed else None
     best = alive[0]
     platform, _, arm = best.key
     ties = [cell.key[1] for cell in alive[1:] if (ratio := results.speed_ratio(cell, best)) is not None and ratio.tie]
@@ -56,12 +54,8 @@ def _choice(matrix: Matrix, results: Results, where: str, cells: list[CellResult
         "lightest": lightest[1] if lightest else None,
         "lightest_gb": lightest[0] / GB if lightest else None,
         "lightest_slowdown": speed(best) / speed(lightest[2]) if lightest and speed(lightest[2]) else None,
-        "failed": [
-            (cell.key[1], cell.fate)
-            for cell in cells
-            if not cell.finished and cell.cell.exclusion is None and cell.outcome != MISSING
-        ],
-        "unrun": [cell.key[1] for cell in cells if cell.outcome == MISSING],
+        "failed": failed,
+        "unrun": unrun,
     }
 
 
@@ -79,16 +73,16 @@ def _beats(results: Results, a: CellResult, b: CellResult) -> bool:
 
 
 def _second(results: Results, alive: list[CellResult], ties: list[str]) -> dict[str, Any] | None:
-    for cell in alive[1:]:
-        ratio = results.speed_ratio(alive[0], cell)
-        if cell.key[1] not in ties and ratio is not None:
-            return {
-                "config": cell.key[1],
-                "lead_percent": ratio.change * 100,
-                "pairs": ratio.n,
-                "apart": ratio.apart,
-            }
-    return None
+    """The config that the fastest is least ahead of, by paired runs: medians may come from different machines."""
+    behind = [
+        (ratio.value, cell.key[1], ratio)
+        for cell in alive[1:]
+        if cell.key[1] not in ties and (ratio := results.speed_ratio(alive[0], cell)) is not None
+    ]
+    if not behind:
+        return None
+    _, config, ratio = min(behind, key=lambda found: found[:2])
+    return {"config": config, "lead_percent": ratio.change * 100, "pairs": ratio.n, "apart": ratio.apart}
 
 
 def _peak_gb(cell: CellResult) -> float | None:
@@ -101,6 +95,8 @@ def recommendations(chosen: list[dict[str, Any]]) -> list[str]:
     lines = []
     for c in chosen:
         where = c["where"]
+        if c["best"] is None:
+            continue
         if c["device"] != "cuda":
             lines.append(f"{where}: CPU speeds do not carry over to GPUs; use this study to check that engines agree.")
             continue

@@ -6,21 +6,25 @@ from typing import Any
 
 from bench.cells import collect
 from bench.matrix import Matrix, load_matrix
-from bench.results import Results
+from bench.results import Results, comparable
 from bench.runs import load_runs
 
-Compare = Callable[[Results, str, str, str, str], float | None]
+Shown = dict[str, Any]
+"""`ratio`, and whether it is `apart`: of runs on different machines."""
+Compare = Callable[[Results, str, str, str, str], Shown | None]
 
 
-def _speed(results: Results, platform: str, arm: str, first: str, second: str) -> float | None:
+def _speed(results: Results, platform: str, arm: str, first: str, second: str) -> Shown | None:
     ratio = results.speed_ratio(results.get(platform, first, arm), results.get(platform, second, arm))
-    return None if ratio is None else ratio.value
+    return None if ratio is None else {"ratio": ratio.value, "apart": ratio.apart}
 
 
-def _peak(results: Results, platform: str, arm: str, first: str, second: str) -> float | None:
+def _peak(results: Results, platform: str, arm: str, first: str, second: str) -> Shown | None:
     one, other = results.get(platform, first, arm), results.get(platform, second, arm)
-    peaks = one and one.peak(), other and other.peak()
-    return peaks[0] / peaks[1] if peaks[0] and peaks[1] else None
+    if one is None or other is None or not comparable(one, other):
+        return None
+    peaks = one.peak(), other.peak()
+    return {"ratio": peaks[0] / peaks[1], "apart": False} if peaks[0] and peaks[1] else None
 
 
 COMPARISONS: tuple[tuple[str, Compare, str, str], ...] = (
@@ -55,7 +59,7 @@ def beside(matrix: Matrix, results: Results, results_folder: Path) -> dict[str, 
     return {"columns": [where for where, _ in columns], "rows": rows}
 
 
-def _columns(study: str, results: Results) -> Iterable[tuple[dict[str, Any], list[float | None]]]:
+def _columns(study: str, results: Results) -> Iterable[tuple[dict[str, Any], list[Shown | None]]]:
     for platform in results.platforms:
         for arm in results.arms:
             ratios = [compare(results, platform, arm, first, second) for _, compare, first, second in COMPARISONS]

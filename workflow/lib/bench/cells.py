@@ -11,7 +11,8 @@ from bench.machines import Sample
 from bench.matrix import Cell
 from bench.runs import MISSING, Run
 from bench.stats import Summary, summarize
-from harness.contract.record import Memory, Record
+from harness.contract.record import Memory, Record, Try
+from harness.diagnosis.memory import read_shortage
 
 Value = Callable[[Record], float | None]
 
@@ -28,12 +29,20 @@ def tokens_per_s(record: Record) -> float | None:
 
 
 def peak_bytes(record: Record) -> float | None:
-    """Peak of the fullest rank: the allocator's on a GPU, resident memory on a CPU; of a dead try, its last word."""
+    """Peak of the fullest rank: the allocator's on a GPU, resident memory on a CPU; of a dead run, what it held."""
     memory = record.measured.memory if record.measured else None
     if memory is not None:
         return _peak(memory, record.spec.platform.device)
-    known = [t.peak_allocated_bytes for t in record.tries if t.peak_allocated_bytes]
-    return max(known) if known else None
+    return max((held for t in record.tries if (held := held_bytes(t))), default=None)
+
+
+def held_bytes(one: Try) -> float | None:
+    """The most that a dead try is known to have held: a rank's last heartbeat, or what the allocator's last word says.
+
+    Heartbeats come at the beginning of a phase, so that a try which died inside one held more than the last one saw.
+    """
+    told = [read_shortage(evidence.text).allocated for evidence in one.diagnosis.evidence]
+    return max((held for held in [one.peak_allocated_bytes, *told] if held), default=None)
 
 
 def _peak(memory: Memory, device: str) -> float | None:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
 
-from bench.cells import CellResult
+from bench.cells import CellResult, held_bytes
 from bench.runs import Ended
 from bench.stats import rank_correlation
 from harness.contract.diagnosis import Diagnosis, Evidence
@@ -27,11 +27,14 @@ class Death:
     index: int
     """Try within the attempt."""
     peak_bytes: float | None
-    """What the config needs per rank, for a death of memory: measured where it ran, else the try's last word."""
+    """What the config needs per rank, for a death of memory: measured where it ran, else what the try held."""
+    at_least: bool
+    """Whether that is only what it held when it died, so that it needs more."""
     diagnosis: Diagnosis
     collectives: int | None
     """Collectives completed before it died."""
-    last_step: int | None
+    steps: int | None
+    """Steps that any rank had begun when it died."""
     exits: str
     """How the ranks ended, in short."""
     cured_by: str | None
@@ -63,7 +66,7 @@ class SurvivalLine:
     lasted: tuple[tuple[str, float, int], ...]
     """Casualties by need: config, peak bytes, collectives (or steps) it lasted."""
     unit: str
-    """What `lasted` counts: collectives or steps."""
+    """What `lasted` counts: collectives completed or steps begun."""
     trend: float | None
     """Rank correlation of need and how long it lasted: -1 means the farther above the line, the sooner dead."""
 
@@ -99,10 +102,11 @@ def _death(result: CellResult, ended: Ended, one: Try, diagnosis: Diagnosis, ind
         repeat=record.spec.identity.repeat,
         attempt=record.spec.identity.attempt,
         index=one.index,
-        peak_bytes=(need or one.peak_allocated_bytes) if diagnosis.outcome in MEMORY_DEATHS else None,
+        peak_bytes=(need or held_bytes(one)) if diagnosis.outcome in MEMORY_DEATHS else None,
+        at_least=not result.finished and need in (None, result.peak()),
         diagnosis=diagnosis,
         collectives=counts[index] if index < len(counts) else None,
-        last_step=one.last_step,
+        steps=None if one.last_step is None else one.last_step + 1,
         exits=_exits(one),
         cured_by=next((t.remedy for t in later if t.remedy and t.diagnosis.outcome == "ok"), None),
         folder=f"{ended.path}/try-{one.index}",
@@ -166,10 +170,10 @@ def _of_memory(death: Death) -> bool:
 def _line(platform: str, arm: str, survivor: tuple[float, str], killers: list[Death]) -> SurvivalLine:
     known = sorted((d.peak_bytes, d.config) for d in killers if d.peak_bytes)
     above = [(peak, config) for peak, config in known if peak > survivor[0]]
-    unit = "collectives" if any(d.collectives is not None for d in killers) else "steps"
+    counted = any(d.collectives is not None for d in killers)
     lasted: dict[str, tuple[str, float, int]] = {}
     for death in killers:
-        count = death.collectives if unit == "collectives" else _steps(death)
+        count = death.collectives if counted else death.steps
         if count is not None and death.peak_bytes:
             lasted.setdefault(death.config, (death.config, death.peak_bytes, count))
     ordered = tuple(sorted(lasted.values(), key=lambda item: item[1]))
@@ -181,10 +185,6 @@ def _line(platform: str, arm: str, survivor: tuple[float, str], killers: list[De
         casualty=above[0][1] if above else None,
         casualty_bytes=above[0][0] if above else None,
         lasted=ordered,
-        unit=unit,
+        unit="collectives completed" if counted else "steps begun",
         trend=rank_correlation([peak for _, peak, _ in ordered], [count for _, _, count in ordered]),
     )
-
-
-def _steps(death: Death) -> int | None:
-    return None if death.last_step is None else death.last_step + 1

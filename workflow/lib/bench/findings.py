@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from bench.across import nccl_growth, pipes, stage_order
-from bench.cells import step_time_s
+from bench.cells import CellResult, step_time_s
 from bench.deaths import SurvivalLine
 from bench.finding import Finding, peak_gb, times, uncertainty
-from bench.results import Results, speed
+from bench.results import Results, comparable, speed
 from bench.stats import Ratio
 from harness.contract.units import GB
 from harness.measure.flops import shape_of
@@ -26,25 +26,44 @@ OFFLOADED = {"fsdp2-reshard": "fsdp2-reshard-offload", "zero-3": "zero-3-offload
 
 
 def head_to_head(results: Results) -> Iterable[Finding]:
-    """FSDP2 with resharding against ZeRO-3: the same sharding by two engines."""
+    """FSDP2 with resharding against ZeRO-3: the same sharding by two engines, offloaded too, in every variant."""
     for platform, arm in results.places():
-        fsdp, zero = results.get(platform, "fsdp2-reshard", arm), results.get(platform, "zero-3", arm)
-        ratio = results.speed_ratio(fsdp, zero)
-        if fsdp is None or zero is None or ratio is None:
-            continue
-        numbers: dict[str, Any] = {"platform": platform, "arm": arm, "ratio": ratio.value, "tie": ratio.tie}
-        speeds = f"{speed(fsdp):.0f} against {speed(zero):.0f} tok/s"
-        text = f"{platform}, {arm}: fsdp2-reshard trains {times(ratio)} as fast as zero-3, {speeds}"
-        if ratio.tie:
-            text = f"{platform}, {arm}: fsdp2-reshard and zero-3 tie on speed, ratio {times(ratio)}, {speeds}"
-        mine, theirs = peak_gb(fsdp), peak_gb(zero)
-        if mine and theirs:
-            numbers["peak_change"] = mine / theirs - 1
-            word = "lighter" if mine < theirs else "heavier"
-            text += (
-                f", and is {abs(mine / theirs - 1) * 100:.0f}% {word} at its peak ({mine:.2f} against {theirs:.2f} GB)"
-            )
-        yield Finding(kind="head_to_head", sentence=text + ".", numbers=numbers)
+        for fsdp2, zero3 in twins(results):
+            fsdp, zero = results.get(platform, fsdp2, arm), results.get(platform, zero3, arm)
+            ratio = results.speed_ratio(fsdp, zero)
+            if fsdp is not None and zero is not None and ratio is not None:
+                yield _head_to_head(fsdp, zero, ratio)
+
+
+def twins(results: Results) -> list[tuple[str, str]]:
+    """Pairs of configs that shard alike under FSDP2 and ZeRO-3, variants with the same suffix included."""
+    plain = results.pairs("fsdp2-reshard", "zero-3")
+    return plain + results.pairs(OFFLOADED["fsdp2-reshard"], OFFLOADED["zero-3"])
+
+
+def _head_to_head(fsdp: CellResult, zero: CellResult, ratio: Ratio) -> Finding:
+    platform, config, arm = fsdp.key
+    other = zero.key[1]
+    numbers: dict[str, Any] = {
+        "platform": platform,
+        "arm": arm,
+        "config": config,
+        "ratio": ratio.value,
+        "tie": ratio.tie,
+    }
+    speeds = f"{speed(fsdp):.0f} against {speed(zero):.0f} tok/s"
+    text = f"{platform}, {arm}: {config} trains {times(ratio)} as fast as {other}, {speeds}"
+    if ratio.tie:
+        text = f"{platform}, {arm}: {config} and {other} tie on speed, ratio {times(ratio)}, {speeds}"
+    mine, theirs = peak_gb(fsdp), peak_gb(zero)
+    if mine and theirs:
+        numbers["peak_change"] = mine / theirs - 1
+        word = "lighter" if mine < theirs else "heavier"
+        who = f"{config} is" if ratio.tie else "is"
+        text += (
+            f", and {who} {abs(mine / theirs - 1) * 100:.0f}% {word} at its peak ({mine:.2f} against {theirs:.2f} GB)"
+        )
+    return Finding(kind="head_to_head", sentence=text + ".", numbers=numbers)
 
 
 def precision(results: Results) -> Iterable[Finding]:
@@ -52,6 +71,8 @@ def precision(results: Results) -> Iterable[Finding]:
     for platform, arm in results.places():
         fsdp, zero = results.get(platform, "fsdp2-reshard", arm), results.get(platform, "zero-3", arm)
         if fsdp is None or zero is None or fsdp.cell.spec is None or zero.cell.spec is None:
+            continue
+        if not comparable(fsdp, zero):
             continue
         mine, theirs, shape = predict(fsdp.cell.spec), predict(zero.cell.spec), shape_of(fsdp.cell.spec.model.config)
         light, heavy = fsdp.peak(), zero.peak()
@@ -62,6 +83,7 @@ def precision(results: Results) -> Iterable[Finding]:
         if mine.state >= theirs.state or light >= heavy or expected < SAID_GB:
             continue
         ranks = fsdp.cell.spec.platform.world_size
+        over = f"{ranks} rank{'s' if ranks > 1 else ''}"
         per_parameter = [ledger.state * ranks / shape.parameters for ledger in (mine, theirs)]
         moments = [cell.cell.spec.numerics.optimizer_state for cell in (fsdp, zero) if cell.cell.spec]
         yield Finding(
@@ -69,7 +91,7 @@ def precision(results: Results) -> Iterable[Finding]:
             sentence=(
                 f"{platform}, {arm}: the memory difference is {'' if expected >= measured else 'partly '}precision: "
                 f"fsdp2-reshard keeps {per_parameter[0]:.0f} bytes of state per parameter over all ranks ({moments[0]} "
-                f"Adam), zero-3 keeps {per_parameter[1]:.0f} ({moments[1]} Adam). On {ranks} ranks that alone predicts "
+                f"Adam), zero-3 keeps {per_parameter[1]:.0f} ({moments[1]} Adam). On {over} that alone predicts "
                 f"{expected:.1f} GB a rank less; {measured:.1f} GB less were measured. Two different trainings are "
                 f"compared."
             ),
@@ -83,12 +105,35 @@ def precision(results: Results) -> Iterable[Finding]:
         )
 
 
+def own_cost(results: Results) -> Iterable[Finding]:
+    """What each engine costs by itself, over plain data parallelism on one rank, where nothing is communicated."""
+    for platform, arm in results.places():
+        for variant in (name for name, _ in results.pairs("ddp", "ddp")):
+            plain = results.get(platform, variant, arm)
+            if plain is None or plain.cell.spec is None or plain.cell.spec.platform.world_size > 1:
+                continue
+            others = [results.get(platform, config, arm) for config in results.configs() if config != variant]
+            ratios = {o.key[1]: r for o in others if o is not None and (r := results.speed_ratio(plain, o)) is not None}
+            if not ratios:
+                continue
+            told = [f"{name} {'ties with it' if r.tie else times(r)}" for name, r in ratios.items()]
+            yield Finding(
+                kind="own_cost",
+                sentence=f"{platform}, {arm}: with nothing to communicate, a step takes over that of {variant}: "
+                f"{'; '.join(told)}.",
+                numbers={"platform": platform, "arm": arm} | {name: r.value for name, r in ratios.items()},
+            )
+
+
 def reshard_price(results: Results) -> Iterable[Finding]:
     """What freeing the parameters after forward costs, and what it gives back."""
     for platform, arm in results.places():
         free, keep = results.get(platform, "fsdp2-reshard", arm), results.get(platform, "fsdp2-noreshard", arm)
         ratio = results.speed_ratio(free, keep)
-        if free is None or keep is None or ratio is None:
+        if free is None or keep is None or ratio is None or free.cell.spec is None:
+            continue
+        if free.cell.spec.platform.world_size == 1:
+            # With nobody to share with there is nothing to free.
             continue
         saved = (keep.peak() or 0) - (free.peak() or 0)
         price = "nothing beyond the noise" if ratio.tie else f"{-ratio.change * 100:.0f}% of the speed"
@@ -160,7 +205,7 @@ def survival(lines: Iterable[SurvivalLine]) -> Iterable[Finding]:
             lesson = ""
             if line.trend is not None and abs(line.trend) > 0.9:
                 lesson = f"; the farther above the line, the {'sooner' if line.trend < 0 else 'later'} the death"
-            text += f"; {line.unit} completed before death: {story}{lesson}"
+            text += f"; {line.unit} before death: {story}{lesson}"
         yield Finding(
             kind="survival",
             sentence=text + ".",
@@ -212,6 +257,7 @@ def _arms(platform: str, shipped: Ratio, equal: Ratio) -> Finding:
 FINDERS: tuple[Callable[[Results], Iterable[Finding]], ...] = (
     head_to_head,
     arms_apart,
+    own_cost,
     precision,
     reshard_price,
     stage_order,

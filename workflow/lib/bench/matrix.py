@@ -3,7 +3,7 @@
 import dataclasses
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from bench.files import find_named, read_json, read_mapping
 from bench.platforms import PlatformEntry, contract_platform, load_platforms
 from bench.study import Cells, ConfigChoice, Exclusion, Override, Study, parse_study
 from bench.tuning import check_tuned, trials_of
+from bench.workload import departures
 from harness.contract.codec import decode, digest, encode, nearest
 from harness.contract.engines import (
     CONFIGS,
@@ -44,6 +45,30 @@ class Cell:
     spec: RunSpec | None
     """The spec of repeat 1, attempt 1; None for a cell that is not run."""
     exclusion: Exclusion | None = None
+    base: str = ""
+    """The known config that it is or derives from."""
+    departs: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Section of the spec -> where overrides make it differ from what the study says for the arm, in words."""
+
+    @property
+    def terms(self) -> tuple[str, ...]:
+        """What a step trains on, and in an arm of equal numerics how: only cells of the same terms are compared."""
+        if self.spec is None:
+            return ()
+        data = self.spec.data
+        numerics = () if self.arm == "defaults" else self.departs["numerics"] + self.departs["optimizer"]
+        return (
+            self.spec.model.name,
+            f"sequence {data.sequence_length}",
+            f"micro-batch {data.micro_batch}",
+            f"gradient accumulation {data.gradient_accumulation}",
+            ", ".join(numerics) or "the arm's numerics",
+        )
+
+    @property
+    def peculiar(self) -> str:
+        """All of `departs` in one line, for the reader of a row: a config's name need not tell."""
+        return ", ".join(word for words in self.departs.values() for word in words)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,6 +127,11 @@ def _check_names(study: Study, platforms: dict[str, PlatformEntry]) -> None:
         known, key = choice.base or choice.name, "base" if choice.base else "name"
         if known not in CONFIGS:
             raise SpecError(f"configs[{index}].{key}: unknown config {known!r}; {nearest(known, tuple(CONFIGS))}")
+        if choice.name in CONFIGS and choice.name != known:
+            raise SpecError(
+                f"configs[{index}].name: {choice.name!r} is a known config and cannot name a variant of {known!r}; "
+                f"choose another name, such as {known}-2"
+            )
     axes = {
         "platform": study.platforms,
         "config": tuple(choice.name for choice in study.configs),
@@ -145,6 +175,7 @@ def _cells(study: Study, platforms: dict[str, PlatformEntry], root: Path) -> Ite
                 plain = _plain_spec(study, platform, platforms[platform], choice, arm, model)
                 for section in _SECTIONS:
                     decode(_SECTIONS[section], plain[section], section)
+                usual = {section: dict(plain[section]) for section in _SECTIONS}
                 _apply(plain, choice.override, f"configs[{index}].override", root)
                 for number, override in enumerate(study.overrides):
                     if override.match(platform, choice.name, arm):
@@ -156,6 +187,8 @@ def _cells(study: Study, platforms: dict[str, PlatformEntry], root: Path) -> Ite
                     arm=arm,
                     spec=None if exclusion else spec,
                     exclusion=exclusion,
+                    base=choice.base or choice.name,
+                    departs=departures(usual, plain),
                 )
 
 

@@ -123,7 +123,7 @@ def _survival(
     cells: dict[tuple[str, str, str], CellResult],
     needs: dict[tuple[str, str, str], float],
 ) -> list[dict[str, Any]]:
-    """Points of the survival figure: every config with a known need, alive or not, per line."""
+    """Points of the survival figure: every config that ran and whose need is known, alive or not, per line."""
     drawn = []
     for line in lines:
         dead = {config for config, _, _ in line.lasted} | ({line.casualty} if line.casualty else set())
@@ -132,6 +132,7 @@ def _survival(
             for key, cell in cells.items()
             for platform, config, arm in [key]
             if (platform, arm) == (line.platform, line.arm) and key in needs
+            if any(run.newest for run in cell.runs)
         ]
         drawn.append(
             {

@@ -25,6 +25,14 @@ class Results:
         cell = self.cells.get((platform, config, arm))
         return cell if cell is not None and cell.finished else None
 
+    def pairs(self, first: str, second: str) -> list[tuple[str, str]]:
+        """The two configs, and every two variants of them that carry the same suffix: `zero-3-mb4` of `zero-3`."""
+        bases = {cell.cell.config: cell.cell.base for cell in self.cells.values()}
+        suffixes = [
+            name.removeprefix(first) for name, base in bases.items() if base == first and name.startswith(first)
+        ]
+        return [(first + s, second + s) for s in suffixes if bases.get(second + s) == second]
+
     def places(self) -> Iterable[tuple[str, str]]:
         """Every (platform, arm)."""
         return [(platform, arm) for arm in self.arms for platform in self.platforms]
@@ -56,10 +64,11 @@ class Results:
     def speed_ratio(self, a: CellResult | None, b: CellResult | None) -> Ratio | None:
         """Speed of one cell over another, paired on the machines they share, else by repeat.
 
+        None where the two do not train the same: other tokens a step, or in an arm of equal numerics other numerics.
         Without a shared machine, a difference that machines alone have made to one cell is a tie, unless enough
         pairs tell by their own range.
         """
-        if a is None or b is None:
+        if a is None or b is None or not comparable(a, b):
             return None
         floor = max(self.floor(a.key[0]), self.floor(b.key[0]))
         pairs = pair(a.samples(tokens_per_s), b.samples(tokens_per_s))
@@ -67,6 +76,11 @@ class Results:
             known = self.machine_spread(a.key[0], b.key[0])
             floor = max(floor, known if known is not None else self.machine_spread(*self.platforms) or 0.0)
         return paired_ratio(pairs.numerator, pairs.denominator, floor, pairs.apart)
+
+
+def comparable(a: CellResult, b: CellResult) -> bool:
+    """Whether a difference between the two says something about engines or platforms."""
+    return a.cell.terms == b.cell.terms
 
 
 def speed(cell: CellResult) -> float:

@@ -51,10 +51,12 @@ def cell_row(result: CellResult, entry: PlatformEntry) -> dict[str, Any]:
     peak, difference = result.peak(), result.parity_difference()
     return {
         "config": result.key[1],
+        "peculiar": result.cell.peculiar,
         "dagger": result.dagger,
         "tokens_per_s": _scaled(result.summary(c.tokens_per_s)),
         "step_ms": _median(result, c.step_time_s, MS),
         "peak_gb": None if peak is None else peak / GB,
+        "peak_at_least": not result.finished,
         "reserved_gb": _median(result, c.reserved_bytes, 1 / GB),
         "nccl_percent": _median(result, c.nccl_share, PERCENT),
         "state_bytes": _median(result, c.state_bytes_per_parameter),
@@ -94,13 +96,16 @@ def _platform_section(matrix: Matrix, results: Results, name: str) -> dict[str, 
     order = [*first, *(config for config in configs if config not in first)]
     tables: list[dict[str, Any]] = []
     for arm in matrix.study.arms:
-        rows = [cell_row(results.cells[name, config, arm], entry) for config in order]
+        cells = [results.cells[name, config, arm] for config in order]
+        rows = [cell_row(cell, entry) for cell in cells if cell.cell.exclusion is None or cell.key[1] in first]
         columns = [name for name in OPTIONAL if any(row[name] is not None for row in rows)]
         ran = [row for row in rows if row["outcome"] != MISSING]
         unrun = [row["config"] for row in rows if row["outcome"] == MISSING]
-        # Exclusions alone are no table while everything else is still to come.
-        shown = ran if not unrun or any(row["runs"] for row in ran) else []
-        tables.append({"arm": arm, "rows": shown, "columns": columns, "unrun": unrun})
+        # Exclusions alone are no table.
+        shown = ran if any(row["runs"] for row in ran) else []
+        tables.append(
+            {"arm": arm, "rows": shown, "columns": columns, "unrun": unrun, "left_out": _left_out(cells, shown)}
+        )
     own = [cell for key, cell in results.cells.items() if key[0] == name]
     return {
         "name": name,
@@ -123,23 +128,36 @@ def _platform_section(matrix: Matrix, results: Results, name: str) -> dict[str, 
     }
 
 
+def _left_out(cells: Iterable[CellResult], shown: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Excluded configs without a row, by the reason that the study gives."""
+    reasons: dict[tuple[str, str], list[str]] = {}
+    named = {row["config"] for row in shown}
+    for cell in cells:
+        if cell.cell.exclusion is not None and cell.key[1] not in named:
+            reasons.setdefault((cell.cell.exclusion.reason, cell.cell.exclusion.why), []).append(cell.key[1])
+    return [{"reason": reason, "why": why, "configs": configs} for (reason, why), configs in reasons.items()]
+
+
 def summary_rows(matrix: Matrix, results: Results) -> list[dict[str, Any]]:
     """One row per config and arm, one value per platform."""
     rows = []
     for config in results.configs():
         for arm in matrix.study.arms:
             cells = [results.cells[platform, config, arm] for platform in matrix.study.platforms]
-            if all(cell.outcome == MISSING for cell in cells):
+            if not any(cell.runs and cell.outcome != MISSING for cell in cells):
                 continue
+            peculiar = {cell.cell.peculiar for cell in cells}
             rows.append(
                 {
                     "config": config,
                     "arm": arm,
+                    "peculiar": next(iter(peculiar)) if len(peculiar) == 1 else "",
                     "cells": [
                         {
                             "tokens_per_s": _median(cell, c.tokens_per_s),
                             "outcome": cell.outcome,
                             "dagger": cell.dagger,
+                            "peculiar": cell.cell.peculiar if len(peculiar) > 1 else "",
                         }
                         for cell in cells
                     ],
@@ -182,11 +200,12 @@ def death_rows(deaths: Sequence[Death]) -> list[dict[str, Any]]:
             "config": d.config,
             "arm": d.arm,
             "where": f"r{d.repeat} a{d.attempt} try {d.index}",
-            "peak_gb": None if d.peak_bytes is None else d.peak_bytes / GB,
+            "needs_gb": None if d.peak_bytes is None else d.peak_bytes / GB,
+            "at_least": d.at_least,
             "outcome": d.diagnosis.outcome,
             "confidence": d.diagnosis.confidence,
             "collectives": d.collectives,
-            "steps": None if d.last_step is None else d.last_step + 1,
+            "steps": d.steps,
             "culprit": d.diagnosis.culprit_rank,
             "exits": d.exits,
             "sentence": d.diagnosis.sentence or OUTCOMES[d.diagnosis.outcome].sentence,
