@@ -206,8 +206,20 @@ def test_profiled_shares_become_the_time_table(tmp_path: Path, study: Load) -> N
     shares = {"compute": 0.5, "comm_exposed": 0.3, "copy_exposed": 0.05, "idle": 0.15}
     write_record(tmp_path, make_record(run_of(matrix, "zero-3"), profile={"nccl_share": 0.4, "shares": shares}))
     text = write_report(matrix, tmp_path).read_text()
-    assert "| h200-x2 | zero-3 | matched | 50.0 | 30.0 | 5.0 | 15.0 | 40.0 |" in text
+    assert "| h200-x2 | zero-3 | matched | 50.0 | 30.0 | 5.0 | 15.0 | 40.0 | - |" in text
     assert (tmp_path / "figures/time.svg").is_file()
+
+
+def test_what_the_profiler_adds_to_a_step_is_not_called_idle(tmp_path: Path, study: Load) -> None:
+    matrix = study(GPU_STUDY)
+    run = run_of(matrix, "zero-3")
+    # 3 profiled steps of 0.4 s, half of each compute and a tenth communication; timed, a step takes 0.3 s.
+    shares = {"compute": 0.5, "comm_exposed": 0.1, "copy_exposed": 0.0, "idle": 0.4}
+    profile = {"steps": 3, "window_s": 1.2, "shares": shares}
+    write_record(tmp_path, make_record(run, tokens_per_s=run.tokens_per_step / 0.3, profile=profile))
+    (row,) = build(matrix, tmp_path)["time"]
+    assert (row["profiled_ms"], row["timed_ms"]) == (pytest.approx(400), pytest.approx(300))
+    assert row["timed"] == {"compute": pytest.approx(200 / 3), "idle": pytest.approx(20)}
 
 
 def test_a_flag_is_explained_below_its_table(tmp_path: Path, study: Load) -> None:

@@ -76,6 +76,28 @@ def profile_value(name: str) -> Value:
     return read
 
 
+def profiled_step_s(record: Record) -> float | None:
+    """A step of the profiled pass: the profiler costs the host time, so one that waits for the host takes longer."""
+    window_s, steps = profile_value("window_s")(record), profile_value("steps")(record)
+    return window_s / steps if window_s and steps else None
+
+
+def timed_share(name: str) -> Value:
+    """A share of the profiled step as a share of the timed one; what keeps the device busy takes equally long in both.
+
+    Idle is what remains of it: at least, since a kernel that waits for a peer is shorter where the peer comes sooner.
+    """
+
+    def read(record: Record) -> float | None:
+        profiled_s, timed_s = profiled_step_s(record), step_time_s(record)
+        share = profile_value(f"shares.{name}")(record)
+        if profiled_s is None or timed_s is None or share is None:
+            return None
+        return max(0.0, 1 - (1 - share) * profiled_s / timed_s) if name == "idle" else share * profiled_s / timed_s
+
+    return read
+
+
 nccl_share = profile_value("nccl_share")
 """Sum of NCCL kernel time over sum of kernel time: the published definition."""
 

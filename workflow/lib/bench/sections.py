@@ -173,8 +173,20 @@ def time_rows(results: Results) -> list[dict[str, Any]]:
         means = {name: result.mean(c.profile_value(f"shares.{name}")) for name in TIME_SHARES}
         shares = {name: share * PERCENT for name, share in means.items() if share is not None}
         if len(shares) == len(TIME_SHARES):
-            nccl = _median(result, c.nccl_share, PERCENT)
-            rows.append({"platform": platform, "config": config, "arm": arm, "nccl_percent": nccl, **shares})
+            profiled = result.mean(c.profiled_step_s)
+            timed = {name: result.mean(c.timed_share(name)) for name in ("compute", "idle")}
+            rows.append(
+                {
+                    "platform": platform,
+                    "config": config,
+                    "arm": arm,
+                    "nccl_percent": _median(result, c.nccl_share, PERCENT),
+                    "profiled_ms": None if profiled is None else profiled * MS,
+                    "timed_ms": _median(result, c.step_time_s, MS),
+                    "timed": {name: None if share is None else share * PERCENT for name, share in timed.items()},
+                    **shares,
+                }
+            )
     return rows
 
 
