@@ -1,16 +1,11 @@
 """DeepSpeed ZeRO, stages 0 to 3, with or without offload."""
 
-import functools
-import importlib
 import os
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
-import cpuinfo
 import deepspeed
 import torch
-from deepspeed.runtime import compiler
 from torch import nn
 
 from harness.contract.engines import ZeroSettings, parse_settings
@@ -24,37 +19,7 @@ from harness.engines.numerics import dtype_name, require
 from harness.engines.optimizer import optimizer_name, optimizer_tensors, torch_adamw
 from harness.engines.weights import Weights
 from harness.engines.zero_config import deepspeed_config
-
-# DeepSpeed asks twice for each compiled operator of each rank, and an answer takes 1.4 s of CPU time.
-cpuinfo.get_cpu_info = functools.cache(cpuinfo.get_cpu_info)
-
-
-def _import_muon() -> None:
-    """Import DeepSpeed's Muon, whose kernels are compiled when they are called and not when they are imported.
-
-    To tell whether it supports an optimizer DeepSpeed asks whether it is Muon, and so hands three functions to
-    `torch.compile` that nobody calls here: 3.7 s of CPU time in every rank, most of it the import of Inductor.
-    """
-
-    def when_called(function: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(function)
-        def call(*arguments: Any, **options: Any) -> Any:
-            return compiled()(*arguments, **options)
-
-        compiled = functools.cache(lambda: decorate()(function))
-        return call
-
-    decorate = compiler.compile
-    compiler.compile = lambda: when_called
-    try:
-        importlib.import_module("deepspeed.runtime.zero.muon.muon_optimizer")
-    except ImportError:
-        pass  # a release without it: DeepSpeed does not ask either
-    finally:
-        compiler.compile = decorate
-
-
-_import_muon()
+from harness.engines.zero_habits import forget_shared_buffer, refuse_hidden_synchronization, undo_setup_step
 
 
 class _Unborn(nn.Module):
@@ -101,7 +66,7 @@ class ZeroEngine:
         os.environ.setdefault("LOCAL_RANK", str(context.rank))
         deepspeed.init_distributed(dist_backend="nccl" if context.device.type == "cuda" else "gloo", verbose=False)
         if context.device.type == "cpu":
-            _forget_shared_buffer(context.rank)
+            forget_shared_buffer(context.rank)
         self.model = build_meta_model(context)
         self.parameters = count_parameters(self.model)
         weights = Weights(context, self.model)
@@ -121,10 +86,10 @@ class ZeroEngine:
             model_parameters=self._parameters,
             config=self._config,
         )
-        _refuse_hidden_synchronization(self._engine)
+        refuse_hidden_synchronization(self._engine)
         # The `defaults` arm runs each engine as shipped, this included.
         if settings.stage == 0 and spec.identity.arm != "defaults":
-            _undo_setup_step(self._engine.optimizer, self._optimizer)
+            undo_setup_step(self._engine.optimizer, self._optimizer)
         if settings.deepcompile:
             self._engine.compile()
 
@@ -229,59 +194,6 @@ class ZeroEngine:
         if self._settings.offload_optimizer:
             parts[1] = (0 if stage == 2 else parts[1]) + 4 * (1 if stage >= 2 else 1 / self._world_size)
         return sum(b / self._world_size if s else b for b, s in zip(parts, sharded, strict=True))
-
-
-def _undo_setup_step(wrapper: Any, optimizer: torch.optim.Optimizer) -> None:
-    """Start stage 0 where every other engine starts.
-
-    Its bf16 wrappers allocate Adam's moments by stepping once with zero gradients: weight decay is applied
-    and the step counter stands at 1, so that the first real update is a quarter too small.
-    """
-    if hasattr(wrapper, "fp32_groups_flat"):
-        pairs = [
-            (m, torch.cat([p.data.flatten() for p in g]))
-            for m, g in zip(wrapper.fp32_groups_flat, wrapper.fp16_groups, strict=True)
-        ]
-    elif hasattr(wrapper, "fp32_groups"):
-        pairs = [
-            (master, parameter.data)
-            for masters, parameters in zip(wrapper.fp32_groups, wrapper.fp16_groups, strict=True)
-            for master, parameter in zip(masters, parameters, strict=True)
-        ]
-    else:
-        return
-    with torch.no_grad():
-        for master, parameter in pairs:
-            master.copy_(parameter)
-    for state in optimizer.state.values():
-        if torch.is_tensor(state.get("step")):
-            state["step"].zero_()
-    for group in optimizer.param_groups:
-        if "step" in group:
-            group["step"] = 0
-
-
-def _forget_shared_buffer(rank: int) -> None:
-    """Take away the name of the 66 MiB that DeepSpeed's CPU ranks share, once every rank has mapped it.
-
-    DeepSpeed never does, so every run would leave its buffers in /dev/shm, in memory, until the machine restarts.
-    """
-    torch.distributed.barrier()
-    place = "_".join((str(os.getuid()), os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"], str(rank)))
-    Path("/dev/shm", f"deepspeed_allreduce_buffer_{place}").unlink(missing_ok=True)
-
-
-def _refuse_hidden_synchronization(engine: Any) -> None:
-    """Read back what DeepSpeed really switched on: its configuration has said one thing and done another before."""
-    switches = {
-        "the comms logger": deepspeed.comm.comm.comms_logger.enabled,
-        "the throughput timer": engine.tput_timer.config.enabled,
-        "the wall-clock breakdown": engine.wall_clock_breakdown(),
-        "the flops profiler": engine.flops_profiler_enabled(),
-    }
-    on = [name for name, enabled in switches.items() if enabled]
-    if on:
-        raise SpecError(f"DeepSpeed {deepspeed.__version__} turned on {', '.join(on)}, which synchronizes every step")
 
 
 def _own_part(parameter: nn.Parameter) -> torch.Tensor:
