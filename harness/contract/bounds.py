@@ -1,11 +1,13 @@
-"""Bounds of numbers, said once: what decodes a class refuses by them, and the JSON Schemas state them.
+"""Bounds of numbers and names, said once: what decodes a class refuses by them, and the JSON Schemas state them.
 
 A dataclass names its bounded fields in class variables called as the constants here, and calls `check`.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
+from harness.contract.codec import show
 from harness.contract.errors import SpecError
 
 
@@ -27,6 +29,11 @@ BOUNDS = {
 """Name of the class variable -> the bound of the fields it lists; null is within every bound."""
 NOT_EMPTY = "NOT_EMPTY"
 """Name of the class variable that lists the lists which need an entry."""
+NAMES = "NAMES"
+"""Name of the class variable that lists the fields which are folders, labels and parts of Jobs' names."""
+NAME = r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?"
+LONGEST_NAME = 63
+"""Of a Kubernetes label's value; a file system takes four times as many."""
 
 
 def bounds_of(cls: type[Any]) -> dict[str, Bound]:
@@ -43,3 +50,13 @@ def check(value: Any) -> None:
     for name in getattr(type(value), NOT_EMPTY, ()):
         if not getattr(value, name):
             raise SpecError(f"{name}: found an empty list, expected at least one")
+    for name in getattr(type(value), NAMES, ()):
+        check_name(getattr(value, name), name)
+
+
+def check_name(found: str, key: str) -> None:
+    """Refuse a name of a study, platform or config that cannot be a folder and a label. Raises SpecError."""
+    if len(found) > LONGEST_NAME or not re.fullmatch(NAME, found):
+        raise SpecError(
+            f"{key}: found {show(found)}, expected lower-case letters, digits and inner . _ -, at most {LONGEST_NAME}"
+        )

@@ -13,6 +13,7 @@ import json
 import math
 import types
 import typing
+from pathlib import Path
 from typing import Any, TypeVar, Union
 
 from harness.contract.errors import SpecError
@@ -24,12 +25,14 @@ def nearest(found: str, allowed: list[str] | tuple[str, ...]) -> str:
     """Say which allowed name comes closest to `found`, as the tail of an error message."""
     close = difflib.get_close_matches(str(found), allowed, n=1, cutoff=0.5)
     hint = f"; did you mean {close[0]!r}?" if close else ""
-    return f"allowed: {', '.join(allowed)}{hint}"
+    return f"allowed: {', '.join(dict.fromkeys(allowed))}{hint}"
 
 
 _SCALARS = frozenset({str, int, float, bool, type(None)})
-_EXACT = frozenset({str, int, bool})
-"""Types whose values need no look once the type is right; a float may be infinite."""
+_EXACT = frozenset({str, bool})
+"""Types whose values need no look once the type is right; a float may be infinite, an integer have 400 digits."""
+_LARGEST = 2**64 - 1
+"""Magnitude of an integer at most: the seeds' range. Beyond it arithmetic with floats and printing fail somewhere."""
 
 
 def encode(value: Any) -> Any:
@@ -89,7 +92,7 @@ def decode(cls: type[T], value: Any, key: str = "") -> T:
 
 def _decode(cls: type[T], value: Any, key: str | None) -> T:
     if not isinstance(value, dict):
-        raise SpecError(f"{key or cls.__name__}: found {_show(value)}, expected a mapping")
+        raise SpecError(f"{key or cls.__name__}: found {show(value)}, expected a mapping")
     hints = _hints(cls)  # type: ignore[arg-type]  # a class is hashable
     for name in value:
         if name not in hints:
@@ -115,6 +118,22 @@ def _hints(cls: Any) -> dict[str, Any]:
 @functools.cache
 def _shape(hint: Any) -> tuple[Any, tuple[Any, ...]]:
     return typing.get_origin(hint), typing.get_args(hint)
+
+
+def read_json(path: Path) -> Any:
+    """Parse a JSON file. Raises SpecError naming the file and, for bad JSON, the place in it."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SpecError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise SpecError(f"{path}: not UTF-8 text: {error.reason} at byte {error.start}") from None
+    except json.JSONDecodeError as error:
+        raise SpecError(f"{path}:{error.lineno}:{error.colno}: not JSON: {error.msg}") from None
+    except ValueError as error:  # an integer of 5000 digits
+        raise SpecError(f"{path}: not JSON that can be read: {error}") from None
+    except RecursionError:
+        raise SpecError(f"{path}: nested too deeply; expected a few levels of lists and mappings") from None
 
 
 def canonical(value: Any) -> str:
@@ -175,14 +194,23 @@ def _join(key: str | None, name: str) -> str | None:
     return f"{key}.{name}" if key else str(name)
 
 
-def _show(value: Any) -> str:
-    text = repr(value)
+def show(value: Any) -> str:
+    """What was found, as an error message shows it: in one line that is not too long."""
+    try:
+        text = repr(value)
+    except ValueError:
+        return "a number of more digits than Python prints"
+    return clip(text)
+
+
+def clip(text: str) -> str:
+    """A text, cut to what fits into an error message."""
     return text if len(text) <= 80 else text[:77] + "..."
 
 
 def _convert(hint: Any, value: Any, key: str | None) -> Any:
     kind: Any = type(value)
-    if kind is hint and kind in _EXACT:
+    if kind is hint and _is_fine(kind, value):
         return value
     origin, arguments = _shape(hint)
     if origin in (Union, types.UnionType):
@@ -198,34 +226,68 @@ def _convert(hint: Any, value: Any, key: str | None) -> Any:
         raise SpecError(errors[0])
     if origin is typing.Literal:
         if value not in arguments or isinstance(value, bool) != any(isinstance(a, bool) for a in arguments):
-            raise SpecError(f"{key}: found {_show(value)}; {nearest(str(value), tuple(map(str, arguments)))}")
+            raise SpecError(f"{key}: found {show(value)}; {nearest(str(value), tuple(map(str, arguments)))}")
         return value
     if dataclasses.is_dataclass(hint):
         return _decode(hint, value, key)  # type: ignore[arg-type]
     if origin in (tuple, list):
         if not isinstance(value, list | tuple):
-            raise SpecError(f"{key}: found {_show(value)}, expected a list")
-        if arguments[0] in (float, int, str) and all(type(v) is arguments[0] for v in value):
+            raise SpecError(f"{key}: found {show(value)}, expected a list")
+        if _are_fine(origin, arguments[0], value):
             items = list(value)  # a thousand step times need no thousand keys
         else:
             items = [_convert(arguments[0], v, key and f"{key}[{i}]") for i, v in enumerate(value)]
         return tuple(items) if origin is tuple else items
     if origin is dict or hint is dict:
         if not isinstance(value, dict):
-            raise SpecError(f"{key}: found {_show(value)}, expected a mapping")
+            raise SpecError(f"{key}: found {show(value)}, expected a mapping")
         if not arguments:
             return value
         return {str(k): _convert(arguments[1], v, _join(key, str(k))) for k, v in value.items()}
     return _scalar(hint, value, key)
 
 
+def _is_fine(kind: type[Any], value: Any) -> bool:
+    return kind in _EXACT or (kind is int and -_LARGEST <= value <= _LARGEST)
+
+
+def _are_fine(origin: Any, kind: Any, values: list[Any] | tuple[Any, ...]) -> bool:
+    if kind is float and all(type(v) is float for v in values):
+        # The losses of a run that diverged are a list; what a spec says is a tuple.
+        return origin is list or all(map(math.isfinite, values))
+    return kind in (int, str) and all(type(v) is kind and _is_fine(kind, v) for v in values)
+
+
 def _scalar(hint: Any, value: Any, key: str | None) -> Any:
     if hint is Any:
         return value
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        return _finite(value, key)
     if (hint is int and isinstance(value, bool)) or not isinstance(value, hint):
-        raise SpecError(f"{key}: found {_show(value)}, expected {hint.__name__}")
-    if isinstance(value, float) and not math.isfinite(value):
+        raise SpecError(f"{key}: found {show(value)}, expected {hint.__name__}")
+    if hint is int and not -_LARGEST <= value <= _LARGEST:
+        raise SpecError(f"{key}: found {show(value)}, expected a number of at most 64 bits")
+    return _finite(value, key) if isinstance(value, float) else value
+
+
+def _finite(value: int | float, key: str | None) -> float:
+    try:
+        if math.isfinite(value):
+            return float(value)
+    except OverflowError:
+        pass
+    raise SpecError(f"{key}: found {show(value)}, expected a finite number")
+
+
+def check_plain(value: Any, key: str) -> None:
+    """Refuse what JSON cannot carry in values that no class describes. Raises SpecError naming the dotted key."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            check_plain(inner, f"{key}.{name}")
+    elif isinstance(value, list | tuple):
+        for index, inner in enumerate(value):
+            check_plain(inner, f"{key}[{index}]")
+    elif isinstance(value, float) and not math.isfinite(value):
         raise SpecError(f"{key}: found {value}, expected a finite number")
-    return value
+    elif isinstance(value, int) and not -_LARGEST <= value <= _LARGEST:
+        raise SpecError(f"{key}: found {show(value)}, expected a number of at most 64 bits")

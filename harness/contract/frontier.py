@@ -4,14 +4,13 @@ A probe is one attempt with `protocol.ladder`; its rungs are in its own record t
 """
 
 import dataclasses
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from harness.contract.bounds import check
-from harness.contract.codec import decode, encode
+from harness.contract.codec import decode, encode, read_json
 from harness.contract.errors import SpecError
 from harness.contract.spec import RunSpec
 
@@ -163,22 +162,19 @@ def predicted_limit(spec: RunSpec, bounds: Bounds, capacity: int, predict: Predi
 
 def read_goals(path: Path) -> tuple[Goal, ...] | None:
     """The goals of a plan file; None for a file without any. Raises SpecError naming the file."""
+    plain = read_json(path)
+    if not isinstance(plain, dict) or "goals" not in plain:
+        return None
     try:
-        plain = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(plain, dict) or "goals" not in plain:
-            return None
         return decode(Goals, plain).goals
-    except (OSError, ValueError) as error:
-        raise SpecError(f"{path}: cannot be read: {error}") from None
     except SpecError as error:
         raise SpecError(f"{path}: {error}") from None
 
 
 def read_frontier(path: Path) -> Frontier:
     """Read a frontier file. Raises SpecError naming it."""
+    plain = read_json(path)
     try:
-        return decode(Frontier, json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError) as error:
-        raise SpecError(f"{path}: cannot be read: {error}") from None
+        return decode(Frontier, plain)
     except SpecError as error:
         raise SpecError(f"{path}: {error}") from None

@@ -5,16 +5,16 @@ strictly by the supervisor: a key that nobody reads is refused. Nothing here has
 defaults belong to the study schema and to `engines.py`, so that a spec shows what will happen.
 """
 
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from harness.contract.bounds import check
-from harness.contract.codec import decode, digest_of_text, encode, essential_parts, object_text
+from harness.contract.codec import check_plain, decode, digest_of_text, encode, essential_parts, object_text, read_json
 from harness.contract.engines import NUMERIC_DTYPES, Numerics, check_settings, resolve_settings
 from harness.contract.errors import SpecError
+from harness.contract.variables import check_variables
 
 SPEC_VERSION = 1
 
@@ -43,6 +43,7 @@ class Identity:
     """True for the run whose losses the parity gate compares others with."""
 
     POSITIVE: ClassVar = ("repeat", "attempt")
+    NAMES: ClassVar = ("study", "config")
 
     def __post_init__(self) -> None:
         check(self)
@@ -72,7 +73,8 @@ class Platform:
     memory_cap_gib: float | None = None
     """Cap on the device allocator per rank, in GiB: a large card made small. Not a smaller card."""
 
-    POSITIVE: ClassVar = ("world_size", "memory_cap_gib")
+    POSITIVE: ClassVar = ("world_size", "cpus", "memory_gib", "memory_cap_gib")
+    NAMES: ClassVar = ("name",)
 
     def __post_init__(self) -> None:
         check(self)
@@ -95,6 +97,7 @@ class Model:
     def __post_init__(self) -> None:
         if "model_type" not in self.config:
             raise SpecError("config.model_type: missing; a Hugging Face config names its model_type")
+        check_plain(self.config, "config")
         if (self.weights == "pretrained") != (self.pretrained is not None):
             raise SpecError("pretrained: give a name or folder exactly when weights is 'pretrained'")
 
@@ -230,6 +233,7 @@ class RunSpec:
     def __post_init__(self) -> None:
         if self.spec_version != SPEC_VERSION:
             raise SpecError(f"spec_version: found {self.spec_version}, this harness reads {SPEC_VERSION}")
+        check_variables(self.environment)
         for name in NUMERIC_DTYPES:
             if self.platform.device == "cpu" and getattr(self.numerics, name) == "float16":
                 raise SpecError(f"numerics.{name}: float16 does not train on CPU; use bfloat16 or float32")
@@ -288,13 +292,8 @@ def parse_spec(plain: Any) -> RunSpec:
 
 def read_spec(path: Path) -> RunSpec:
     """Read a spec file. Raises SpecError naming the file and, for bad JSON, the place in it."""
+    plain = read_json(path)
     try:
-        return parse_spec(json.loads(path.read_text(encoding="utf-8")))
-    except OSError as error:
-        raise SpecError(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise SpecError(f"{path}: not UTF-8 text: {error.reason} at byte {error.start}") from None
-    except json.JSONDecodeError as error:
-        raise SpecError(f"{path}:{error.lineno}:{error.colno}: not JSON: {error.msg}") from None
+        return parse_spec(plain)
     except SpecError as error:
         raise SpecError(f"{path}: {error}") from None

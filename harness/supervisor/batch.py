@@ -1,14 +1,14 @@
 """`python -m harness batch`: run many specs one after the other inside a time budget, without Snakemake."""
 
-import json
 import time
 from pathlib import Path
 
 from harness.contract import exitcodes
+from harness.contract.codec import read_json
 from harness.contract.errors import DeliveryError, SpecError
 from harness.contract.spec import RunSpec, parse_spec, read_spec
+from harness.contract.variables import refuse_secrets
 from harness.supervisor import folder
-from harness.supervisor.environment import refuse_secrets
 from harness.supervisor.run import execute, exit_status
 from harness.supervisor.say import say, summary
 from harness.supervisor.signals import Cancelled
@@ -91,12 +91,7 @@ def table(rows: list[tuple[RunSpec, str]]) -> list[str]:
 
 
 def _read_list(plan: Path) -> list[RunSpec]:
-    try:
-        plain = json.loads(plan.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SpecError(f"{plan}: cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise SpecError(f"{plan}: not JSON: {error}") from None
+    plain = read_json(plan)
     if not isinstance(plain, dict) or list(plain) != ["specs"] or not isinstance(plain["specs"], list):
         raise SpecError(f'{plan}: expected {{"specs": [spec, ...]}} and nothing else')
     specs = []

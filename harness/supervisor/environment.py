@@ -7,8 +7,8 @@ import re
 import subprocess
 from collections.abc import Mapping
 
-from harness.contract.errors import SpecError
 from harness.contract.record import Environment
+from harness.contract.variables import SECRET_NAME, SECRET_VALUE
 from harness.supervisor.host import host_facts
 from harness.supervisor.launch import SOURCE_ROOT
 
@@ -23,25 +23,8 @@ PREFIXES = (
 )  # fmt: skip
 NOISE = ("NVIDIA_REQUIRE_",)
 """Long lists that a base image carries and no program here reads."""
-SECRET_NAME = re.compile(
-    r"TOKEN(?!IZERS)|SECRET|PASSW|CREDENTIAL|AUTH|COOKIE|(^|_)(API_?)?KEYS?($|_)|(^|_)PAT($|_)", re.I
-)
-SECRET_VALUE = re.compile(
-    r"hf_\w{20,}|gh[pousr]_\w{20,}|github_pat_\w+|sk-[\w-]{16,}|AIza[\w-]{30,}|AKIA\w{12,}|ya29\.[\w.-]+"
-    r"|eyJ[\w-]{10,}\.[\w-]{10,}|glpat-[\w-]{16,}|xox[abp]-[\w-]+|-----BEGIN|://[^/\s@]+@"
-)
 REMOVED = "<removed>"
 PATH = re.compile(r"(?<![\w./])~?/(?!/)[^\s:,;'\"]*")
-
-
-def refuse_secrets(variables: Mapping[str, str]) -> None:
-    """Keep secrets out of a spec, which is stored and uploaded. Raises SpecError."""
-    for name, value in variables.items():
-        if SECRET_NAME.search(name) or SECRET_VALUE.search(value):
-            raise SpecError(
-                f"environment.{name}: looks like a secret, and a spec is stored with its results; "
-                "set it in the supervisor's own environment, which the ranks inherit"
-            )
 
 
 def public_variables(variables: Mapping[str, str]) -> dict[str, str]:

@@ -11,9 +11,9 @@ from harness.contract.codec import decode
 from harness.contract.frontier import Bounds, Frontier, Goal, Over, Predict, Probe, Rung, read_goals
 from harness.contract.outcome import outcome
 from harness.contract.spec import RunSpec, read_spec
+from harness.contract.variables import refuse_secrets
 from harness.supervisor import folder
 from harness.supervisor.bracket import search
-from harness.supervisor.environment import refuse_secrets
 from harness.supervisor.run import execute, exit_status
 from harness.supervisor.say import say
 from harness.supervisor.signals import Cancelled

@@ -11,9 +11,9 @@ from harness.contract import exitcodes
 from harness.contract.errors import DeliveryError, HarnessError, SpecError
 from harness.contract.record import Record
 from harness.contract.spec import RunSpec, read_spec
+from harness.contract.variables import refuse_secrets
 from harness.supervisor import deathsig, folder
 from harness.supervisor.attempt import Attempt
-from harness.supervisor.environment import refuse_secrets
 from harness.supervisor.say import Teller, say, summary, title
 from harness.supervisor.signals import Cancelled, Signals
 

@@ -116,6 +116,48 @@ BAD = {
     "a tab": ("platforms:\n\t- cpu-x2\n", r"study\.yaml:2:1: not YAML"),
     "a number as key": (GOOD + "3: x\n", r"found the key 3, expected a text"),
     "an unsafe tag": ("platforms: !!python/object/apply:os.system [ls]\n", r"study\.yaml:1:\d+: not YAML"),
+    "a learning rate of 400 digits": (
+        GOOD + f"optimizer: {{learning_rate: 1{400 * '0'}}}\n",
+        r"optimizer\.learning_rate: found 10{70,}\.\.\., expected a finite number",
+    ),
+    "an override of 400 digits": (
+        GOOD + f"overrides: [{{set: {{optimizer: {{learning_rate: 1{400 * '0'}}}}}}}]\n",
+        r"overrides\[0\]\.set\.optimizer\.learning_rate: found 10{70,}",
+    ),
+    "a dtype of 400 digits": (
+        GOOD + f"overrides: [{{set: {{numerics: {{master: 1{400 * '0'}}}}}}}]\n",
+        r"overrides\[0\]\.set\.numerics\.master: found 10{70,}",
+    ),
+    "a count of 400 digits": (GOOD + f"repeats: 1{400 * '0'}\n", r"repeats: found 10{70,}\.\.\., expected .* 64 bits"),
+    "a number that Python does not print": (GOOD + f"seed: 0x1{5000 * '0'}\n", r"seed: found a number of more digits"),
+    "a model's name of 300 characters": (
+        f"platforms: [cpu-x2]\nmodel: {{name: {300 * 'm'}}}\n",
+        r"model 'm{76}\.\.\.: not found",
+    ),
+    "a name of 300 characters": (GOOD + f"name: {300 * 'n'}\n", r"name: found 'n{76}\.\.\., expected .* at most 63"),
+    "a config that is no folder": (
+        "platforms: [cpu-x2]\nconfigs: [{name: a/b, base: ddp}]\n",
+        r"configs\[0\]\.name: found 'a/b', expected lower-case",
+    ),
+    "a secret": (GOOD + "environment: {HF_TOKEN: abc}\n", r"yaml: environment\.HF_TOKEN: looks like a secret"),
+    "a secret in an override": (
+        GOOD + f"overrides: [{{set: {{environment: {{MINE: hf_{30 * 'x'}}}}}}}]\n",
+        r"overrides\[0\]\.set\.environment\.MINE: looks like a secret",
+    ),
+    "a secret in a variant": (
+        "platforms: [cpu-x2]\nconfigs: [{name: mine, base: ddp, override: {environment: {MY_API_KEY: x}}}]\n",
+        r"configs\[0\]\.override\.environment\.MY_API_KEY: looks like a secret",
+    ),
+    "a variable that no process can have": (
+        GOOD + "environment: {A=B: x}\n",
+        r"environment: found the name 'A=B', expected text without '='",
+    ),
+    "a value that no process can have": (GOOD + 'environment: {A: "x\\0"}\n', r"environment\.A: found a NUL character"),
+    "nested without end": (f"platforms: {100_000 * '['}", r"study\.yaml.*(nested too deeply|not YAML)"),
+    "a trial for nothing": (
+        GOOD + "tuned: {foo: [{}]}\n",
+        r"tuned\.foo: neither a config of this study nor an engine; allowed: ddp, zero-3, fsdp2, zero(;|$)",
+    ),
     "configs all commented out": (
         "platforms: [cpu-x2]\nconfigs:\n#  - ddp\narms: [matched]\n",
         "configs: found nothing, expected at least one; leave the key out",
@@ -158,6 +200,26 @@ def test_a_missing_study_lists_what_there_is() -> None:
         load_matrix("platforms", ROOT)
 
 
+@pytest.mark.parametrize("name", [300 * "s", f"{300 * 's'}.yaml", f"{300 * 's'}/x.yaml", f"config/{300 * 's'}.yaml"])
+def test_a_study_of_a_name_that_no_file_can_have_is_not_found(name: str) -> None:
+    with pytest.raises(SpecError, match=r"^study.{0,90}\.\.\.: (not found|no such file)"):
+        load_matrix(name, ROOT)
+
+
+def test_a_models_config_that_json_cannot_carry_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config/models").mkdir(parents=True)
+    (tmp_path / "config/platforms.yaml").write_text((ROOT / "config/platforms.yaml").read_text())
+    (tmp_path / "config/mine.yaml").write_text("platforms: [cpu-x2]\nconfigs: [ddp]\nmodel: {name: odd}\n")
+    for text, words in (
+        ('{"model_type": "qwen2", "rope": {"theta": NaN}}', r"mine\.yaml: model\.config\.rope\.theta: found nan"),
+        ('{"model_type": "qwen2", "eps": 1e999}', r"mine\.yaml: model\.config\.eps: found inf"),
+        (f'{{"model_type": {5000 * "1"}}}', r"odd\.json: not JSON that can be read"),
+    ):
+        (tmp_path / "config/models/odd.json").write_text(text)
+        with pytest.raises(SpecError, match=words):
+            load_matrix("mine", tmp_path)
+
+
 def test_binary_and_unreadable_studies(tmp_path: Path) -> None:
     binary = tmp_path / "b.yaml"
     binary.write_bytes(b"\xff\xfe\x00")
@@ -186,6 +248,13 @@ def test_a_bad_rerun_is_refused(value: object, message: str) -> None:
 def test_an_unknown_config_key_is_refused() -> None:
     with pytest.raises(SpecError, match=r"--config rerum=\.\.\.: unknown key; .*did you mean 'rerun'"):
         parse_config({"rerum": "failed"})
+
+
+def test_a_results_folder_of_a_name_that_no_folder_can_have_is_refused() -> None:
+    with pytest.raises(
+        SpecError, match=r"--config results=r{77}\.\.\.: r{77}\.\.\. cannot be a folder: File name too long"
+    ):
+        parse_config({"results": 300 * "r"})
 
 
 @pytest.mark.parametrize("key", ["study", "rerun", "results"])

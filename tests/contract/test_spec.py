@@ -15,6 +15,7 @@ from harness.contract.engines import CONFIGS, MATCHED_NUMERICS, SHIPPED_NUMERICS
 from harness.contract.errors import SpecError
 from harness.contract.spec import RunSpec, parse_spec, read_spec
 
+NAME = r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?"
 PLAIN: dict[str, Any] = {
     "spec_version": 1,
     "identity": {"study": "quick", "config": "zero-3", "arm": "matched", "repeat": 1, "attempt": 1},
@@ -102,9 +103,45 @@ def test_every_attempt_has_a_name_of_its_own_within_one_run() -> None:
         ("optimizer.betas", [0.9], r"optimizer\.betas: found \[0\.9\], expected two numbers"),
         ("faults", [{"kind": "oom", "rank": 2}], r"faults\[0\]\.rank: found 2, expected 0 to 1"),
         ("environment", ["A=1"], r"environment: found \['A=1'\], expected a mapping"),
+        ("environment", {"A=1": "x"}, r"environment: found the name 'A=1', expected text without '=' and NUL"),
+        ("environment", {"": "x"}, r"environment: found the name '', expected text"),
+        ("environment", {"A\0": "x"}, r"environment: found the name 'A\\x00', expected text"),
+        ("environment", {"A": "x\0y"}, r"environment\.A: found a NUL character"),
+        ("environment", {"A": "\ud800"}, r"environment\.A: found .*half of a surrogate pair"),
+        ("identity.study", "../other", r"identity\.study: found '\.\./other', expected lower-case letters"),
+        ("identity.study", "a\0b", r"identity\.study: found 'a\\x00b'"),
+        ("identity.config", "", r"identity\.config: found ''"),
+        ("identity.config", 64 * "a", r"identity\.config: found 'a{64}', expected .* at most 63"),
+        ("platform.name", "odd name/..", r"platform\.name: found 'odd name/\.\.'"),
+        ("platform.cpus", -4, r"platform\.cpus: found -4, expected more than 0"),
+        ("platform.cpus", True, r"platform\.cpus: found True, expected int"),
+        ("platform.memory_gib", 0, r"platform\.memory_gib: found 0\.0, expected more than 0"),
     ],
 )  # fmt: skip
 def test_a_bad_spec_is_refused_by_key(key: str, value: Any, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        parse_spec(changed(key, value))
+
+
+NAN, DIGITS, MORE_DIGITS = float("nan"), 10**400, 16**5000
+SHOWN = r"10{70,}\.\.\."
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("platform.memory_gib", NAN, r"platform\.memory_gib: found nan, expected a finite number"),
+        ("optimizer.learning_rate", DIGITS, rf"optimizer\.learning_rate: found {SHOWN}, expected a finite number"),
+        ("data.micro_batch", DIGITS, rf"data\.micro_batch: found {SHOWN}, expected a number of at most 64 bits"),
+        ("data.seed", MORE_DIGITS, r"data\.seed: found a number of more digits than Python prints, expected"),
+        ("protocol.ladder", [1, DIGITS], rf"protocol\.ladder\[1\]: found {SHOWN}, expected .* at most 64 bits"),
+        ("protocol.reference_loss", [1.0, NAN], r"protocol\.reference_loss\[1\]: found nan, expected a finite number"),
+        ("model.config", {"model_type": "x", "a": [{"b": NAN}]}, r"model\.config\.a\[0\]\.b: found nan, expected"),
+        ("model.config", {"model_type": "x", "a": MORE_DIGITS}, r"model\.config\.a: found a number of more digits"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_a_number_that_nothing_can_reckon_with_is_refused_by_key(key: str, value: Any, message: str) -> None:
     with pytest.raises(SpecError, match=message):
         parse_spec(changed(key, value))
 
@@ -115,6 +152,8 @@ def test_a_bad_spec_is_refused_by_key(key: str, value: Any, message: str) -> Non
         ("{", r"spec\.json:1:2: not JSON"),
         ("[]", r"spec\.json: RunSpec: found \[\], expected a mapping"),
         ("{}", r"spec\.json: spec_version: missing"),
+        ("1" * 5000, r"spec\.json: not JSON that can be read: Exceeds the limit"),
+        ("[" * 100_000, r"spec\.json: nested too deeply"),
     ],
 )
 def test_a_bad_file_is_refused_by_name(tmp_path: Path, text: str, message: str) -> None:
@@ -133,8 +172,8 @@ def test_a_missing_file_and_a_binary_one_are_refused(tmp_path: Path) -> None:
 
 
 @given(
-    study=st.text(min_size=1, max_size=120),
-    config=st.text(min_size=1, max_size=120),
+    study=st.from_regex(NAME, fullmatch=True),
+    config=st.from_regex(NAME, fullmatch=True),
     repeat=st.integers(1, 10**6),
     attempt=st.integers(1, 10**6),
 )

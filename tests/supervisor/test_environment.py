@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.contract.errors import SpecError
+from harness.contract.variables import refuse_secrets
 from harness.supervisor import host
-from harness.supervisor.environment import REMOVED, describe_environment, public_variables, refuse_secrets
+from harness.supervisor.environment import REMOVED, describe_environment, public_variables
 
 SECRETS = {
     "HF_TOKEN": "abc",

@@ -1,13 +1,13 @@
-"""Reading what people write: YAML with its mistakes named, JSON, and atomic writing."""
+"""Reading what people write: YAML with its mistakes named; finding it by name; atomic writing."""
 
-import json
+import os
 import re
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from harness.contract.codec import nearest
+from harness.contract.codec import nearest, show
 from harness.contract.errors import SpecError
 
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -57,6 +57,8 @@ def read_mapping(path: Path) -> dict[str, Any]:
         raise SpecError(f"{path}{place}: not YAML: {error.problem or error.context}") from None
     except yaml.YAMLError as error:
         raise SpecError(f"{path}: not YAML: {error}") from None
+    except RecursionError:
+        raise SpecError(f"{path}: nested too deeply; expected a few levels of lists and mappings") from None
     except SpecError as error:
         raise SpecError(f"{path}: {error}") from None
     if plain is None:
@@ -69,30 +71,32 @@ def read_mapping(path: Path) -> dict[str, Any]:
     return plain
 
 
-def read_json(path: Path) -> Any:
-    """Parse a JSON file. Raises SpecError naming the file and, for bad JSON, the place in it."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SpecError(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise SpecError(f"{path}: not UTF-8 text: {error.reason} at byte {error.start}") from None
-    except json.JSONDecodeError as error:
-        raise SpecError(f"{path}:{error.lineno}:{error.colno}: not JSON: {error.msg}") from None
-
-
 def write_text(path: Path, text: str) -> None:
     """Write a file so that a reader sees the old text or the new one, never half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
+    # Two calls at once write the same file: none may put the other's half into place.
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def is_file(path: Path) -> bool:
+    """Whether that file is there; no file has a name of 300 characters, which `Path.is_file` raises OSError for."""
+    return os.path.isfile(path)  # noqa: PTH113
+
+
+def is_folder(path: Path) -> bool:
+    """The same for a folder."""
+    return os.path.isdir(path)  # noqa: PTH112
 
 
 def find_named(kind: str, name: str, folder: Path, suffix: str, skip: str | None = None) -> Path:
     """The file of that name in a folder. Raises SpecError listing what there is."""
     path = folder / f"{name}{suffix}"
-    if name != skip and path.is_file():
+    if name != skip and is_file(path):
         return path
     available = sorted(p.name.removesuffix(suffix) for p in folder.glob(f"*{suffix}") if p.name != f"{skip}{suffix}")
-    raise SpecError(f"{kind} {name!r}: not found in {folder}; {nearest(name, available)}")
+    raise SpecError(f"{kind} {show(name)}: not found in {folder}; {nearest(name, available)}")

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.files import find_named, read_json, read_mapping
+from bench.files import find_named, is_file, is_folder, read_mapping
 from bench.platforms import PlatformEntry, contract_platform, load_platforms
 from bench.study import Cells, ConfigChoice, Exclusion, Override, Study, parse_study
 from bench.tuning import check_tuned, trials_of
 from bench.workload import departures
-from harness.contract.codec import decode, digest, encode, nearest
+from harness.contract.codec import clip, decode, digest, encode, nearest, read_json
 from harness.contract.engines import (
     CONFIGS,
     MATCHED_NUMERICS,
@@ -104,18 +104,20 @@ def load_matrix(name: str, root: Path) -> Matrix:
             find_named("beside", other, root / "config", ".yaml", skip=PLATFORMS)
     except SpecError as error:
         raise SpecError(f"{path}: {error}") from None
+    except RecursionError:
+        raise SpecError(f"{path}: nested too deeply; expected a few levels of lists and mappings") from None
     return Matrix(path=path, root=root, study=study, platforms=platforms, cells=cells, runs=_ordered(study, cells))
 
 
 def _study_path(name: str, root: Path) -> Path:
     path = Path(name)
     if path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
-        if path.is_file():
+        if is_file(path):
             return path
-        found = "a folder" if path.is_dir() else "no such file"
-        siblings = sorted(p.name for p in path.parent.glob("*.y*ml") if p.is_file())
+        found = "a folder" if is_folder(path) else "no such file"
+        siblings = sorted(p.name for p in path.parent.glob("*.y*ml") if is_file(p)) if is_folder(path.parent) else []
         hint = f"; in that folder, {nearest(path.name, siblings)}" if siblings else ""
-        raise SpecError(f"study={name}: {found}; give a path to a file, or the name of a study in config/{hint}")
+        raise SpecError(f"study={clip(name)}: {found}; give a path to a file, or the name of a study in config/{hint}")
     return find_named("study", name, root / "config", ".yaml", skip=PLATFORMS)
 
 

@@ -1,14 +1,16 @@
 """Platforms by name: what a run needs from the world, what it costs, and the variables that shape it."""
 
+import datetime
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from bench.files import read_mapping
-from harness.contract.bounds import check
-from harness.contract.codec import decode, encode
+from harness.contract.bounds import check, check_name
+from harness.contract.codec import decode, encode, show
 from harness.contract.errors import SpecError
 from harness.contract.spec import Platform
+from harness.contract.variables import check_variables, refuse_secrets
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,7 +22,7 @@ class Price:
     source: str
     """Where the price was read: a URL."""
     date: str
-    """When it was read, ISO 8601."""
+    """The day it was read, ISO 8601: `"2026-01-31"`."""
     terms: str = ""
     """What kind of price it is: on-demand, Spot, region."""
 
@@ -29,8 +31,19 @@ class Price:
     def __post_init__(self) -> None:
         try:
             check(self)
+            _check_day(self.date)
         except SpecError as error:
             raise SpecError(f"{error}; leave price out if unknown") from None
+
+
+def _check_day(text: str) -> None:
+    try:
+        # Other spellings of ISO 8601 (20250306, 2025-W10-4) are days too, but no reader knows which at a glance.
+        if datetime.date.fromisoformat(text).isoformat() == text:
+            return
+    except ValueError:
+        pass
+    raise SpecError(f"date: found {show(text)}, expected the day it was read as YYYY-MM-DD, in quotes")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,12 +81,17 @@ class PlatformEntry:
 
     def __post_init__(self) -> None:
         check(self)
+        check_variables(self.environment)
+        refuse_secrets(self.environment)
 
 
 def load_platforms(path: Path) -> dict[str, PlatformEntry]:
     """Every platform of a file, in its order. Raises SpecError naming file and key."""
     try:
-        return {str(name): decode(PlatformEntry, entry, str(name)) for name, entry in read_mapping(path).items()}
+        plain = read_mapping(path)
+        for name in plain:
+            check_name(name, "name of a platform")
+        return {name: decode(PlatformEntry, entry, name) for name, entry in plain.items()}
     except SpecError as error:
         text = str(error)
         raise SpecError(text if text.startswith(str(path)) else f"{path}: {text}") from None

@@ -18,13 +18,14 @@ from bench.matrix import load_matrix
 from bench.platforms import PlatformEntry
 from bench.published import records
 from bench.study import Study
-from harness.contract.bounds import NOT_EMPTY, Bound, bounds_of
+from harness.contract.bounds import LONGEST_NAME, NAME, NAMES, NOT_EMPTY, Bound, bounds_of
 from harness.contract.codec import encode
 from harness.contract.diagnosis import Diagnosis
 from harness.contract.record import Record
 from harness.contract.spec import RunSpec
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_NAME = {"pattern": f"^{NAME}$", "maxLength": LONGEST_NAME}
 SCALARS = {str: "string", int: "integer", float: "number", bool: "boolean"}
 
 
@@ -49,6 +50,8 @@ def _object(cls: type[Any], example: Any, definitions: dict[str, Any]) -> dict[s
             kind = _bounded(kind, bounds[field.name])
             if default == 0 and (bounds[field.name].exclusive or bounds[field.name].least):
                 default = 1  # a number without any default of its own, nor the example's
+        if field.name in getattr(cls, NAMES, ()):
+            kind = kind | _NAME
         if field.name in getattr(cls, NOT_EMPTY, ()):
             kind, default = kind | {"minItems": 1}, default or value
         described = texts.get(field.name) or _of_class(kind, definitions) or _words(field.name)
@@ -155,6 +158,7 @@ def schemas(root: Path) -> dict[str, dict[str, Any]]:
             "title": "Platforms",
             "description": "Platforms by name.",
             "type": "object",
+            "propertyNames": _NAME,
             "additionalProperties": {k: v for k, v in entry.items() if k not in ("$schema", "title")},
             "$defs": definitions,
         },

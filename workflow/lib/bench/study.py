@@ -1,6 +1,5 @@
 """A study: what one `config/*.yaml` may say, and its defaults."""
 
-import re
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -10,6 +9,7 @@ from harness.contract.engines import CONFIGS
 from harness.contract.errors import SpecError
 from harness.contract.frontier import Bounds, bounds_of
 from harness.contract.spec import Arm, Data, Fault, Optimizer, Protocol
+from harness.contract.variables import check_variables, refuse_secrets
 
 PROTOCOLS: dict[str, dict[str, Any]] = {
     "careful": {"warmup_steps": 10, "timed_steps": 30},
@@ -40,6 +40,10 @@ class Override:
     environment: dict[str, str] = field(default_factory=dict)
     """Environment variables to add."""
 
+    def __post_init__(self) -> None:
+        check_variables(self.environment)
+        refuse_secrets(self.environment)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConfigChoice:
@@ -52,9 +56,10 @@ class ConfigChoice:
     override: Override = field(default_factory=Override)
     """What the variant changes."""
 
+    NAMES: ClassVar = ("name",)
+
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?", self.name):
-            raise SpecError(f"name: found {self.name!r}, expected lower-case letters, digits and inner hyphens")
+        check(self)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -237,11 +242,12 @@ class Study:
 
     ONE_OR_MORE: ClassVar = ("repeats",)
     NOT_EMPTY: ClassVar = ("platforms", "configs", "arms")
+    NAMES: ClassVar = ("name",)
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?", self.name):
-            raise SpecError(f"name: found {self.name!r}, expected lower-case letters, digits and inner . _ -")
         check(self)
+        check_variables(self.environment)
+        refuse_secrets(self.environment)
         for key in ("platforms", "configs", "arms"):
             names = [getattr(value, "name", value) for value in getattr(self, key)]
             for name in names:

@@ -9,7 +9,7 @@ from typing import Any
 
 from bench.matrix import Matrix
 from bench.store import parse_rerun, wanted
-from harness.contract.codec import digest_of_text, nearest
+from harness.contract.codec import clip, digest_of_text, nearest
 from harness.contract.errors import SpecError
 from harness.contract.spec import RunSpec
 
@@ -61,12 +61,29 @@ def parse_config(config: Mapping[str, Any]) -> Options:
 
 
 def _check_folder(results: str) -> None:
-    """Refuse a results folder that cannot be made: a file, or below one."""
+    """Refuse a results folder that cannot be made: a file, below one, or of a name that the system refuses."""
     for place in (Path(results), *Path(results).parents):
-        if place.is_dir():
-            return
-        if place.exists():
-            raise SpecError(f"--config results={results}: {place} is a file; give a folder, which is made if it is new")
+        try:
+            if place.is_dir():
+                return
+            found = "is a file" if place.exists() else None
+        except OSError as error:
+            found = f"cannot be a folder: {error.strerror}"
+        if found:
+            raise SpecError(
+                f"--config results={clip(results)}: {clip(str(place))} {found}; "
+                "give a folder, which is made if it is new"
+            )
+
+
+def check_writable(results: str) -> None:
+    """Refuse a folder of a study that cannot be written to. Raises SpecError."""
+    place = next(p for p in (Path(results), *Path(results).resolve().parents) if p.exists())
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise SpecError(
+            f"{clip(str(place))}: found a folder that cannot be written to; give another with --config results=FOLDER, "
+            "a copy of this one to make its report anew"
+        )
 
 
 @dataclass(frozen=True, slots=True)
