@@ -36,6 +36,9 @@ class Batch:
             say(f"[{index}/{len(self._specs)}] {spec.path()} ({self._left_s():.0f} s left)")
             try:
                 rows.append((spec, self._one(spec)))
+            except SpecError as error:
+                self._status = exitcodes.CONFIG
+                rows.append((spec, f"refused: {error}"))
             except Cancelled as error:
                 rows.append((spec, f"cancelled: {error}"))
                 break

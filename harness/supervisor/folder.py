@@ -1,6 +1,7 @@
 """The folder of one attempt: locked while in use, cleaned of unfinished work, finished by its record."""
 
 import contextlib
+import dataclasses
 import errno
 import fcntl
 import gzip
@@ -65,22 +66,44 @@ def _taken(descriptor: int) -> bool:
 
 
 def finished(out: Path, spec: RunSpec) -> Record | None:
-    """The record in `out` if it is complete and every file of its list holds; None otherwise.
+    """The record in `out`; None when there is none, or none that says how the attempt ended.
 
-    Raises SpecError when the folder holds the finished record of another spec.
+    It is finished for the workflow too, which looks at nothing else: a file of its list that is gone takes no number
+    away, see `unsound`. Raises SpecError when the folder holds the finished record of another spec or of other code.
     """
-    if not (out / RECORD).exists():
+    path = out / RECORD
+    if not path.exists():
         return None
     try:
-        record = read_record(out / RECORD)
-    except SpecError:
-        return None
-    if any(not _holds(out, file) for file in record.files):
+        record = read_record(path)
+    except SpecError as error:
+        if _says_an_outcome(path):
+            raise SpecError(f"{error}; this code cannot read it; move it away to run the attempt again") from None
         return None
     if record.spec_hash != spec.hash():
         found, expected = record.spec_hash[:12], spec.hash()[:12]
         raise SpecError(f"{out}: holds the finished record of spec {found}, not of {expected}; name another folder")
     return record
+
+
+def _says_an_outcome(path: Path) -> bool:
+    try:
+        plain = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(plain, dict) and isinstance(plain.get("outcome"), str)
+
+
+def unsound(out: Path, record: Record) -> list[str]:
+    """Files of the record's list that are gone or are not what was listed."""
+    return [file.path for file in record.files if not _holds(out, file)]
+
+
+def without(record: Record, paths: list[str]) -> Record:
+    """The record with a list that holds, and a note of what is not in it any more."""
+    files = tuple(file for file in record.files if file.path not in paths)
+    notes = (f"{path}: gone or changed after the record was written" for path in paths)
+    return dataclasses.replace(record, files=files, notes=(*record.notes, *notes))
 
 
 def prepare(out: Path, spec: RunSpec) -> None:
@@ -96,7 +119,8 @@ def prepare(out: Path, spec: RunSpec) -> None:
 
 def _prepare(out: Path, spec: RunSpec) -> None:
     for name in (RECORD, SPEC, CHOSEN, RESERVE, "telemetry.jsonl"):
-        (out / name).unlink(missing_ok=True)
+        for path in (out / name, *out.glob(f"{name}.*.part")):
+            path.unlink(missing_ok=True)
     for folder in (*out.glob("try-*"), *out.glob("trial-*")):
         shutil.rmtree(folder)
     write_spec(out / SPEC, spec)
@@ -118,12 +142,13 @@ def empty(place: Path) -> None:
     (place / "flight-recorder").mkdir(parents=True)
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Put `text` at `path` in one step: readers see the old file, none or the whole new one."""
-    part = path.with_name(path.name + ".part")
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Put `content` at `path` in one step: readers see the old file, none or the whole new one."""
+    raw = content.encode() if isinstance(content, str) else content
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
-        with open(part, "w", encoding="utf-8") as file:
-            file.write(text)
+        with open(part, "wb") as file:
+            file.write(raw)
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)
@@ -142,12 +167,17 @@ def one_line(record: Record) -> str:
     return json.dumps(record.to_json(), separators=(",", ":"), allow_nan=False)
 
 
+def text_of(record: Record) -> str:
+    """The text of a record's file."""
+    return json.dumps(record.to_json(), indent=1, allow_nan=False) + "\n"
+
+
 def write_record(out: Path, record: Record) -> None:
     """Write the record, last. Raises DeliveryError when the disk refuses it; the record is then on stdout."""
-    text = json.dumps(record.to_json(), indent=1, allow_nan=False)
+    text = text_of(record)
     (out / RESERVE).unlink(missing_ok=True)
     try:
-        write_atomically(out / RECORD, text + "\n")
+        write_atomically(out / RECORD, text)
     except OSError as error:
         print(RECORD_LINE + one_line(record), flush=True)
         raise DeliveryError(

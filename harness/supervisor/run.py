@@ -70,6 +70,9 @@ def execute(spec: RunSpec, out: Path, upload: str | None = None, until_s: float 
         record = folder.finished(out, spec)
         if record is not None:
             say(f"{out}: already finished: {summary(record)}")
+            if lost := folder.unsound(out, record):
+                say(f"{out}: of its files these are gone or changed: {', '.join(lost)}; its numbers are in the record")
+                record = folder.without(record, lost)
         else:
             delivered = bucket and _delivered_before(bucket, spec)
             if delivered:
@@ -142,5 +145,5 @@ def _deliver(bucket: "Bucket", out: Path, record: Record, signals: Signals) -> N
     patience_s = DELIVERY_PATIENCE_S
     if signals.received_s is not None:
         patience_s = SPOT_GRACE_S - 1 - (time.monotonic() - signals.received_s)
-    bucket.deliver(out, record, (out / folder.RECORD).read_text(encoding="utf-8"), patience_s)
+    bucket.deliver(out, record, folder.text_of(record), patience_s)
     say(f"delivered to {bucket.url}")

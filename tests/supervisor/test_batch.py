@@ -77,6 +77,30 @@ def test_finished_runs_are_skipped_and_what_does_not_fit_is_left_without_a_recor
     assert not list((run.out / "test").glob(f"{other.path()}/record.json"))
 
 
+def test_a_record_whose_log_is_gone_survives_a_batch_without_time_and_one_of_other_code_too(
+    supervise: Make, finished_run: Supervisor
+) -> None:
+    done = finished_run.record.spec
+    run = supervise(None)
+    place = run.out / "test" / done.path()
+    shutil.copytree(finished_run.out, place)
+    (place / "try-1/rank-1.log").unlink()
+    before = (place / "record.json").read_bytes()
+    plan(run.spec_path, done)
+    run.start("--budget-s", "1", program=["-m", "harness", "batch"])
+    assert run.wait() == exitcodes.RECORD_DELIVERED, run.stderr
+    assert "already finished: ok" in run.stdout
+    assert "gone or changed: try-1/rank-1.log" in run.stdout
+    assert (place / "record.json").read_bytes() == before
+    assert (place / "try-1/rank-0.log").exists()
+    newer = json.dumps(json.loads(before) | {"record_version": 99})
+    (place / "record.json").write_text(newer)
+    run.start("--budget-s", "1", program=["-m", "harness", "batch"])
+    assert run.wait() == exitcodes.CONFIG
+    assert "refused: " in run.stdout and "record_version: found 99" in run.stdout
+    assert (place / "record.json").read_text() == newer
+
+
 @pytest.mark.slow
 def test_a_run_that_the_budget_cuts_short_has_no_record_and_runs_next_time(supervise: Make) -> None:
     changes: dict[str, Any] = {"protocol__timed_steps": 100_000}

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.contract.record import File
+from harness.contract.diagnosis import Diagnosis
+from harness.contract.errors import SpecError
+from harness.contract.record import RECORD_VERSION, File, Record
 from harness.supervisor import folder
 from tests.engines.specs import make_spec
 
@@ -29,6 +31,51 @@ def test_preparing_removes_what_an_unfinished_attempt_left_and_nothing_else(tmp_
 def test_a_record_that_cannot_be_read_is_no_finished_attempt(tmp_path: Path, text: str) -> None:
     (tmp_path / "record.json").write_text(text)
     assert folder.finished(tmp_path, SPEC) is None
+
+
+def a_record(out: Path) -> Record:
+    """A finished attempt of two logs."""
+    folder.prepare(out, SPEC)
+    (out / "try-1").mkdir()
+    for rank in (0, 1):
+        (out / f"try-1/rank-{rank}.log").write_text("words\n")
+    record = Record(
+        record_version=RECORD_VERSION, source=None, spec=SPEC, spec_hash=SPEC.hash(), outcome="unknown",
+        diagnosis=Diagnosis(outcome="unknown", confidence="low"), started_at=None, ended_at=None, wall_s=1.0, tries=(),
+        measured=None, resolved=None, environment=None, files=folder.list_files(out),
+    )  # fmt: skip
+    folder.write_record(out, record)
+    return record
+
+
+def test_a_record_is_finished_whatever_became_of_its_files_and_says_which_are_gone(tmp_path: Path) -> None:
+    record = a_record(tmp_path)
+    assert folder.finished(tmp_path, SPEC) == record
+    assert folder.unsound(tmp_path, record) == []
+    (tmp_path / "try-1/rank-1.log").unlink()
+    (tmp_path / "try-1/rank-0.log").write_text("torn")
+    assert folder.finished(tmp_path, SPEC) == record
+    lost = folder.unsound(tmp_path, record)
+    assert lost == ["try-1/rank-0.log", "try-1/rank-1.log"]
+    rest = folder.without(record, lost)
+    assert [file.path for file in rest.files] == ["spec.json"]
+    assert folder.unsound(tmp_path, rest) == []
+    assert rest.notes[-1] == "try-1/rank-1.log: gone or changed after the record was written"
+
+
+def test_a_record_of_other_code_is_refused_and_kept(tmp_path: Path) -> None:
+    a_record(tmp_path)
+    plain = json.loads((tmp_path / "record.json").read_text()) | {"a_field_of_tomorrow": 1}
+    (tmp_path / "record.json").write_text(json.dumps(plain))
+    with pytest.raises(SpecError, match=r"a_field_of_tomorrow: unknown key; .* move it away to run the attempt again"):
+        folder.finished(tmp_path, SPEC)
+
+
+def test_the_record_of_another_spec_is_refused_even_without_its_files(tmp_path: Path) -> None:
+    a_record(tmp_path)
+    (tmp_path / "try-1/rank-1.log").unlink()
+    with pytest.raises(SpecError, match="holds the finished record of spec"):
+        folder.finished(tmp_path, make_spec("zero-1"))
 
 
 def test_a_large_log_is_compressed_with_its_text_intact_and_the_same_bytes_each_time(tmp_path: Path) -> None:
@@ -65,6 +112,13 @@ def test_an_atomic_write_that_fails_leaves_the_old_file_and_no_part(tmp_path: Pa
     with pytest.raises(UnicodeEncodeError):
         folder.write_atomically(path, "\ud800")
     assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_parts_of_a_killed_writer_do_not_stay(tmp_path: Path) -> None:
+    (tmp_path / "record.json.123.part").touch()
+    folder.prepare(tmp_path, SPEC)
+    assert not list(tmp_path.glob("*.part"))
 
 
 def test_the_door_bells_of_nccl_do_not_stay(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def test_a_run_is_measured_over_all_ranks(finished_run: Supervisor) -> None:
     assert measured.mfu is None, "no peak is known for a CPU"
 
 
-def test_a_finished_run_is_left_alone_until_a_file_of_it_is_damaged(
+def test_a_finished_run_is_left_alone_also_when_a_file_of_it_is_gone(
     supervise: Make, finished_run: Supervisor, tmp_path: Path
 ) -> None:
     spec = finished_run.record.spec
@@ -52,9 +52,13 @@ def test_a_finished_run_is_left_alone_until_a_file_of_it_is_damaged(
     assert again.run() == exitcodes.RECORD_DELIVERED
     assert "already finished" in again.stdout
     assert (again.out / "record.json").stat().st_mtime_ns == written
-    assert finished(again.out, spec) is not None
+    assert "gone or changed" not in again.stdout
     (again.out / "try-1" / "rank-0.log").write_text("torn")
-    assert finished(again.out, spec) is None
+    (again.out / "try-1" / "rank-1.log").unlink()
+    assert again.run() == exitcodes.RECORD_DELIVERED
+    assert "gone or changed: try-1/rank-0.log, try-1/rank-1.log; its numbers are in the record" in again.stdout
+    assert (again.out / "record.json").stat().st_mtime_ns == written
+    assert (again.out / "try-1" / "launcher.log").exists()
 
 
 def test_a_finished_run_of_another_spec_is_never_overwritten(supervise: Make, finished_run: Supervisor) -> None:

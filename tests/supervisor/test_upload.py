@@ -101,6 +101,19 @@ def test_a_finished_run_is_delivered_file_by_file_with_the_record(
     assert not (late.out / "record.json").exists()
 
 
+def test_a_finished_run_whose_log_is_gone_is_delivered_with_a_list_that_holds(
+    supervise: Make, finished_run: Supervisor, store: Store
+) -> None:
+    run = supervise(finished_run.record.spec)
+    shutil.copytree(finished_run.out, run.out)
+    (run.out / "try-1/rank-1.log").unlink()
+    assert run.run("--upload", "gs://runs/a1") == exitcodes.RECORD_DELIVERED, run.stderr
+    delivered = parse_record(store.read("a1/record.json"))
+    assert delivered.measured == finished_run.record.measured
+    assert {f"a1/{file.path}" for file in delivered.files} | {"a1/record.json"} == store.names()
+    assert "try-1/rank-1.log: gone or changed after the record was written" in delivered.notes
+
+
 def test_a_pod_taken_away_delivers_in_its_grace_and_the_next_one_starts_clean(supervise: Make, store: Store) -> None:
     spec = make_spec("ddp", protocol__timed_steps=100_000)
     for pod in (1, 2):
