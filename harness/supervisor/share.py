@@ -6,41 +6,96 @@ text (a flight recorder's dump names source paths in a pickle) is taken out, and
 
 import dataclasses
 import gzip
+import typing
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
+from harness.contract.codec import clip
 from harness.contract.diagnosis import Diagnosis
 from harness.contract.errors import HarnessError
-from harness.contract.record import Record, read_record
+from harness.contract.record import File, Record, read_record
+from harness.contract.spec import Arm
 from harness.diagnosis.redact import Redactor
-from harness.supervisor.folder import RECORD, list_files, write_record
+from harness.supervisor.folder import RECORD, list_files, write_atomically, write_record
 
 NOTE = "logs redacted for publication"
 TEXT = (".log", ".txt", ".jsonl", ".log.gz", ".txt.gz")
 VERBATIM = (".json",)
 """Written by this harness, which keeps hosts, users and paths out of them."""
+RUNS = [f"*/*/{arm}/r*-*/a*/{RECORD}" for arm in typing.get_args(Arm)]
+CLIMBS = [f"frontier/*/*/{arm}/*/*/a*/{RECORD}" for arm in typing.get_args(Arm)]
+"""Where a study's results have their attempts, and where its frontiers have theirs."""
+EXPECTED = "expected one study's results, for example results/NAME, or one attempt's folder"
 
 
 def share(root: Path) -> int:
-    """Redact every attempt below `root` that is not yet marked so; returns their number.
+    """Redact every attempt of one study, or one attempt, that is not yet marked so; returns their number.
 
-    Raises HarnessError when there is no record below it.
+    Raises HarnessError for any other folder, and when something cannot be read, before anything is changed.
     """
-    paths = sorted(root.rglob(RECORD))
-    if not paths:
-        raise HarnessError(f"{root}: found no {RECORD} below it; name a study's folder, for example results/NAME")
-    records = [(path.parent, read_record(path)) for path in paths]
-    fresh = [(folder, record) for folder, record in records if NOTE not in record.notes and record.source is None]
-    for folder, record in fresh:
-        write_record(folder, _shared(folder, record))
+    all_of_them = [pair for folder, record in _attempts(root) for pair in (*_trials(folder), (folder, record))]
+    fresh = [(folder, record) for folder, record in all_of_them if NOTE not in record.notes and record.source is None]
+    try:
+        for folder, record in fresh:
+            for file in _own(folder, record):
+                if _is_there(folder, file):
+                    _read(folder / file.path)
+        for folder, record in fresh:
+            write_record(folder, _shared(folder, record))
+    except OSError as error:
+        raise HarnessError(
+            f"{error.filename or root}: {error.strerror or error}; call it again when that works"
+        ) from None
     return len(fresh)
+
+
+def _attempts(root: Path) -> list[tuple[Path, Record]]:
+    if (root / RECORD).is_file():
+        return [(root, read_record(root / RECORD))]
+    found = [(path.parent, read_record(path)) for pattern in (*RUNS, *CLIMBS) for path in sorted(root.glob(pattern))]
+    if not found:
+        raise HarnessError(f"{root}: found no attempt where a study has them (PLATFORM/CONFIG/ARM/RUN/aN); {EXPECTED}")
+    for folder, record in found:
+        own = record.spec.path() if folder.relative_to(root).parts[0] != "frontier" else _climb(record)
+        if not folder.as_posix().endswith(f"/{own}"):
+            raise HarnessError(f"{folder}: found the record of {own}; {EXPECTED}")
+    studies = sorted({record.spec.identity.study for _, record in found})
+    if len(studies) > 1:
+        raise HarnessError(
+            f"{root}: found the records of {len(studies)} studies ({clip(', '.join(studies))}); {EXPECTED}"
+        )
+    return found
+
+
+def _climb(record: Record) -> str:
+    return f"{record.spec.run_hash()[:12]}/a{record.spec.identity.attempt}"
+
+
+def _trials(folder: Path) -> list[tuple[Path, Record]]:
+    """The trials of a tuned attempt: they come first, for the attempt's own list names their records too."""
+    return [(path.parent, read_record(path)) for path in sorted(folder.glob(f"trial-*/{RECORD}"))]
+
+
+def _own(folder: Path, record: Record) -> list[File]:
+    """The record's files without those that a trial's record lists."""
+    trials = tuple(f"{path.parent.name}/" for path in folder.glob(f"trial-*/{RECORD}"))
+    return [file for file in record.files if not file.path.startswith(trials)]
+
+
+def _is_there(folder: Path, file: File) -> bool:
+    path = folder / file.path
+    return path.is_file() and path.resolve().is_relative_to(folder.resolve())
 
 
 def _shared(folder: Path, record: Record) -> Record:
     redactor = Redactor()
-    for file in record.files:
+    gone = []
+    for file in _own(folder, record):
         path = folder / file.path
-        if path.name.endswith(TEXT):
+        if not _is_there(folder, file):
+            gone.append(file.path)
+        elif path.name.endswith(TEXT):
             _rewrite(path, redactor.line)
         elif not path.name.endswith(VERBATIM):
             path.unlink()
@@ -49,7 +104,7 @@ def _shared(folder: Path, record: Record) -> Record:
         diagnosis=_redacted(record.diagnosis, redactor),
         tries=tuple(dataclasses.replace(t, diagnosis=_redacted(t.diagnosis, redactor)) for t in record.tries),
         files=list_files(folder),
-        notes=(*record.notes, NOTE),
+        notes=(*record.notes, *(f"{path}: gone before publication" for path in gone), NOTE),
     )
 
 
@@ -58,8 +113,16 @@ def _redacted(diagnosis: Diagnosis, redactor: Redactor) -> Diagnosis:
     return dataclasses.replace(diagnosis, evidence=evidence)
 
 
+def _read(path: Path) -> bytes:
+    raw = path.read_bytes()
+    if not path.name.endswith(".gz"):
+        return raw
+    try:
+        return gzip.decompress(raw)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise HarnessError(f"{path}: not a whole .gz file: {error}; remove it to publish without it") from None
+
+
 def _rewrite(path: Path, line: Callable[[str], str]) -> None:
-    packed = path.name.endswith(".gz")
-    raw = gzip.decompress(path.read_bytes()) if packed else path.read_bytes()
-    text = "".join(line(part) for part in raw.decode("utf-8", "replace").splitlines(keepends=True)).encode()
-    path.write_bytes(gzip.compress(text, mtime=0) if packed else text)
+    text = "".join(line(part) for part in _read(path).decode("utf-8", "replace").splitlines(keepends=True)).encode()
+    write_atomically(path, gzip.compress(text, mtime=0) if path.name.endswith(".gz") else text)

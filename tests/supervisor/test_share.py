@@ -1,13 +1,14 @@
 """Publishing results: nothing private stays in the logs, and every record still holds."""
 
 import dataclasses
+import gzip
 from pathlib import Path
 
 import pytest
 
 from harness.contract.diagnosis import Diagnosis, Evidence
 from harness.contract.errors import HarnessError
-from harness.contract.record import RECORD_VERSION, Record, read_record
+from harness.contract.record import RECORD_VERSION, File, Record, read_record
 from harness.supervisor import folder
 from harness.supervisor.share import NOTE, share
 from tests.engines.specs import make_spec
@@ -15,8 +16,13 @@ from tests.engines.specs import make_spec
 PRIVATE = "/home/somebody/secret-project/train.py failed on gke-pool-7 with hf_abcdefghijklmnopqrstuvwx"
 
 
-def an_attempt(out: Path) -> Record:
-    spec = make_spec("ddp")
+def place(results: Path, config: str = "ddp") -> Path:
+    """Where a study's results have the attempt."""
+    return results / make_spec(config).path()
+
+
+def an_attempt(out: Path, config: str = "ddp", **identity: str) -> Record:
+    spec = make_spec(config, **{f"identity__{key}": value for key, value in identity.items()})
     out.mkdir(parents=True, exist_ok=True)
     folder.prepare(out, spec)
     (out / "try-1/flight-recorder").mkdir(parents=True)
@@ -35,7 +41,7 @@ def an_attempt(out: Path) -> Record:
 
 
 def test_logs_and_evidence_are_redacted_and_the_record_still_holds(tmp_path: Path) -> None:
-    out = tmp_path / "study/cpu-x2/ddp/matched/r1-0/a1"
+    out = place(tmp_path)
     before = an_attempt(out)
     assert share(tmp_path) == 1
     log = (out / "try-1/rank-0.log").read_text()
@@ -59,9 +65,94 @@ def test_a_second_call_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_cited_records_are_left_alone_and_an_empty_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(HarnessError, match=r"found no record\.json below it"):
+    with pytest.raises(HarnessError, match=r"found no attempt where a study has them .*; expected one study's results"):
         share(tmp_path)
     cited = dataclasses.replace(an_attempt(tmp_path), source="a paper")
     folder.write_record(tmp_path, cited)
     assert share(tmp_path) == 0
     assert read_record(tmp_path / "record.json") == cited
+
+
+def everything(root: Path) -> dict[str, bytes]:
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def test_a_folder_that_is_not_one_studys_results_is_refused_untouched(tmp_path: Path) -> None:
+    an_attempt(place(tmp_path / "home/results/mine"))
+    before = everything(tmp_path)
+    run = place(tmp_path / "home/results/mine").parent
+    for folder_ in (tmp_path, tmp_path / "home", tmp_path / "home/results", run, run.parent, tmp_path / "nowhere"):
+        with pytest.raises(
+            HarnessError, match=r"expected one study's results, for example results/NAME, or one attempt"
+        ):
+            share(folder_)
+    assert everything(tmp_path) == before
+    assert share(tmp_path / "home/results/mine") == 1
+
+
+@pytest.mark.parametrize("second", ["another study", "another place"])
+def test_what_only_looks_like_one_studys_results_is_refused_untouched(tmp_path: Path, second: str) -> None:
+    an_attempt(place(tmp_path))
+    spec = make_spec("zero-1", identity__study="other")
+    an_attempt(
+        tmp_path / spec.path() if second == "another study" else place(tmp_path, "zero-2"), "zero-1", study="other"
+    )
+    before = everything(tmp_path)
+    with pytest.raises(
+        HarnessError, match="the records of 2 studies" if second == "another study" else "the record of"
+    ):
+        share(tmp_path)
+    assert everything(tmp_path) == before
+
+
+def test_climbs_of_a_frontier_belong_to_the_study(tmp_path: Path) -> None:
+    spec = make_spec("ddp")
+    below = f"frontier/cpu-x2/ddp/matched/micro_batch/{spec.run_hash()[:12]}/a1"
+    an_attempt(tmp_path / below)
+    assert share(tmp_path) == 1
+    assert "somebody" not in (tmp_path / below / "try-1/rank-0.log").read_text()
+
+
+def test_a_tuned_attempt_holds_although_its_trials_have_records_of_their_own(tmp_path: Path) -> None:
+    out = place(tmp_path)
+    an_attempt(out / "trial-1", "zero-1")
+    record = dataclasses.replace(an_attempt(tmp_path / "other"), files=())
+    (tmp_path / "other").rename(tmp_path.parent / f"{tmp_path.name}-other")
+    folder.write_record(out, dataclasses.replace(record, files=folder.list_files(out)))
+    assert share(tmp_path) == 2
+    for place_ in (out, out / "trial-1"):
+        shared = read_record(place_ / "record.json")
+        assert NOTE in shared.notes
+        assert folder.unsound(place_, shared) == []
+
+
+def test_a_listed_log_that_is_gone_is_noted_and_the_rest_is_redacted(tmp_path: Path) -> None:
+    out = place(tmp_path)
+    an_attempt(out)
+    (out / "try-1/rank-0.log").rename(out / "try-1/rank-9.log")
+    assert share(tmp_path) == 1
+    record = read_record(out / "record.json")
+    assert "try-1/rank-0.log: gone before publication" in record.notes
+    assert folder.unsound(out, record) == []
+
+
+def test_a_log_that_cannot_be_read_is_found_before_anything_is_changed(tmp_path: Path) -> None:
+    an_attempt(place(tmp_path))
+    out = place(tmp_path, "zero-1")
+    record = an_attempt(out, "zero-1")
+    (out / "try-1/rank-1.log.gz").write_bytes(gzip.compress(b"words")[:-4])
+    folder.write_record(out, dataclasses.replace(record, files=folder.list_files(out)))
+    before = everything(tmp_path)
+    with pytest.raises(HarnessError, match=r"rank-1\.log\.gz: not a whole \.gz file"):
+        share(tmp_path)
+    assert everything(tmp_path) == before
+
+
+def test_nothing_outside_the_attempt_is_touched_whatever_its_record_lists(tmp_path: Path) -> None:
+    out = place(tmp_path)
+    record = an_attempt(out)
+    (tmp_path / "mine.log").write_text(PRIVATE)
+    outside = File(path="../../../../../mine.log", size_bytes=len(PRIVATE), sha256="0" * 64)
+    folder.write_record(out, dataclasses.replace(record, files=(*record.files, outside)))
+    assert share(tmp_path) == 1
+    assert (tmp_path / "mine.log").read_text() == PRIVATE
