@@ -1,6 +1,7 @@
 """The command line: run, batch, frontier, setup, share, diagnose. Each imports only what it needs."""
 
 import argparse
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,7 +33,7 @@ def parser() -> argparse.ArgumentParser:
     batch.add_argument("plan", type=Path, metavar="PLAN", help='{"specs": [...]} in a JSON file, or a folder of specs')
     batch.add_argument("out", type=Path, metavar="OUTROOT", help="the results folder, above the studies")
     batch.add_argument(
-        "--budget-s", type=float, default=float("inf"), metavar="N", help="seconds in all (default: no end)"
+        "--budget-s", type=_budget_s, default=float("inf"), metavar="N", help="seconds in all (default: no end)"
     )
     batch.add_argument("--upload", metavar="gs://BUCKET/PREFIX", help="deliver each run to PREFIX/<study>/<run>")
 
@@ -50,10 +51,24 @@ def parser() -> argparse.ArgumentParser:
         help="make records fit to be published",
         description="Redact hosts, users, paths and tokens in the logs of every record below FOLDER, in place.",
     )
-    share.add_argument("folder", type=Path, metavar="FOLDER", help="a study's results, for example results/quick")
+    share.add_argument(
+        "folder", type=Path, metavar="FOLDER", help="one study's results, for example results/quick, or one attempt"
+    )
 
     commands.add_parser("diagnose", add_help=False, help="say from logs who died first, and why")
     return top
+
+
+def _budget_s(text: str) -> float:
+    try:
+        budget_s = float(text)
+    except ValueError:
+        budget_s = math.nan
+    if budget_s >= 0:
+        return budget_s
+    raise argparse.ArgumentTypeError(
+        f"found {text!r}, expected seconds, 0 or more; 0 starts nothing new, inf (or no --budget-s) sets no end"
+    )
 
 
 def _add_frontier(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -73,7 +88,7 @@ def _add_frontier(commands: "argparse._SubParsersAction[argparse.ArgumentParser]
     frontier.add_argument("--rungs", type=int, default=8, metavar="N", help="sizes per process (default: 8)")
     frontier.add_argument("--processes", type=int, default=6, metavar="N", help="processes at most (default: 6)")
     frontier.add_argument(
-        "--budget-s", type=float, default=float("inf"), metavar="N", help="seconds in all (default: no end)"
+        "--budget-s", type=_budget_s, default=float("inf"), metavar="N", help="seconds in all (default: no end)"
     )
 
 

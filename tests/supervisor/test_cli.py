@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from harness import cli
 from harness.contract import exitcodes
 from harness.supervisor import setup
 from tests.supervisor.conftest import ROOT
@@ -36,6 +37,19 @@ def test_an_unknown_command_is_refused_with_the_known_ones() -> None:
     answer = harness("rnu")
     assert answer.returncode == 2
     assert "run" in answer.stderr
+
+
+@pytest.mark.parametrize("command", ["batch", "frontier"])
+@pytest.mark.parametrize("value", ["nan", "-1", "-inf", "soon"])
+def test_a_budget_that_is_no_time_is_refused(command: str, value: str) -> None:
+    answer = harness(command, "plan.json", "out", f"--budget-s={value}")
+    assert answer.returncode == 2
+    assert f"argument --budget-s: found '{value}', expected seconds, 0 or more" in answer.stderr
+
+
+def test_a_budget_may_be_without_end() -> None:
+    given = cli.parser().parse_args(["batch", "plan.json", "out", "--budget-s", "inf"])
+    assert given.budget_s == float("inf")
 
 
 def test_the_supervisor_never_loads_torch() -> None:
