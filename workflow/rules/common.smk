@@ -12,7 +12,13 @@ sys.path[:0] = LIBRARIES
 from bench.frontier import frontier_targets
 from bench.matrix import load_matrix
 from bench.store import absent, missing, newer
-from bench.workflow import Plan, export_path, parse_config, relax_collector
+from bench.workflow import (
+    Plan,
+    check_writable,
+    export_path,
+    parse_config,
+    relax_collector,
+)
 from harness.contract.errors import SpecError
 
 relax_collector()
@@ -82,6 +88,13 @@ def frontier_options_of(wildcards):
 
 def frontier_gpus_of(wildcards):
     return frontier_of(wildcards).gpus
+
+
+def refuse_unwritable():
+    try:
+        check_writable(RESULTS)
+    except SpecError as error:
+        raise WorkflowError(str(error)) from None
 
 
 def announce(report):

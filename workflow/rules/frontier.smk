@@ -5,7 +5,8 @@ rule climb:
     output:
         result=f"{RESULTS}/frontier/{{platform}}/{{config}}/{{arm}}/{{over}}/frontier.json",
     log:
-        f"{RESULTS}/frontier/{{platform}}/{{config}}/{{arm}}/{{over}}.log",
+        # A link to {over}.log beside the folder of the climb, as in run.smk.
+        f"{RESULTS}/logs/frontier/{{platform}}/{{config}}/{{arm}}/{{over}}.log",
     wildcard_constraints:
         over="micro_batch|sequence_length",
     conda:

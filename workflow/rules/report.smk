@@ -45,5 +45,10 @@ rule plan:
         "../scripts/plan.py"
 
 
+onstart:
+    # Snakemake would end in a traceback; a preview, which writes nothing, does not come here.
+    refuse_unwritable()
+
+
 onsuccess:
     announce(f"{RESULTS}/report.md")

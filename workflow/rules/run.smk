@@ -8,7 +8,8 @@ rule run:
             f"{RESULTS}/{{platform}}/{{config}}/{{arm}}/{{run}}/{{attempt}}/record.json"
         ),
     log:
-        f"{RESULTS}/{{platform}}/{{config}}/{{arm}}/{{run}}/{{attempt}}.log",
+        # A link to {attempt}.log beside the attempt's folder, which holds what the run says: bench/launch.py tells why.
+        f"{RESULTS}/logs/runs/{{platform}}/{{config}}/{{arm}}/{{run}}/{{attempt}}.log",
     priority: priority_of
     conda:
         "../envs/bench.yaml"

@@ -1,5 +1,6 @@
 """Start the supervisor in this very process, so that it never outlives the Snakemake that asked for it."""
 
+import contextlib
 import ctypes
 import json
 import os
@@ -14,7 +15,10 @@ PR_SET_PDEATHSIG = 1
 
 
 def become_supervisor(spec: Mapping[str, Any], record: str, log: str) -> NoReturn:
-    """Replace this process by `python -m harness run`; what it says goes to the terminal and to `log`."""
+    """Replace this process by `python -m harness run`; what it says goes to the terminal and to `<attempt>.log`.
+
+    `log`, the rule's, is made a link to that file: see `_link`.
+    """
     _become("run", spec, Path(record).parent, [], log)
 
 
@@ -25,12 +29,14 @@ def become_search(spec: Mapping[str, Any], result: str, options: Sequence[str], 
 
 def _become(command: str, spec: Mapping[str, Any], out: Path, options: Sequence[str], log: str) -> NoReturn:
     _die_with_parent()
-    _tee(log)
+    words = out.with_name(f"{out.name}.log")
+    _link(Path(log), words)
+    _tee(words)
     # A file without a name: nothing to clean up, and nothing inside the folder that the supervisor owns.
     descriptor = os.memfd_create("spec.json", 0)
     os.write(descriptor, json.dumps(spec).encode())
-    words = [command, f"/proc/self/fd/{descriptor}", str(out), *options]
-    os.execv(sys.executable, [sys.executable, "-m", "harness", *words])
+    arguments = [command, f"/proc/self/fd/{descriptor}", str(out), *options]
+    os.execv(sys.executable, [sys.executable, "-m", "harness", *arguments])
 
 
 def _die_with_parent() -> None:
@@ -41,13 +47,24 @@ def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _tee(log: str) -> None:
-    """Send what this process says to the terminal and to `log`.
+def _link(log: Path, words: Path) -> None:
+    """Let Snakemake's log of a job be a link to the words of the run.
+
+    Snakemake removes a job's log before it starts the job. A second client that comes to wait for a run, or to find it
+    finished, would take away what the run has said so far; like this it takes the link, and makes it anew.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        log.symlink_to(os.path.relpath(words, log.parent))
+
+
+def _tee(log: Path) -> None:
+    """Send what this process says to the terminal and to the end of `log`.
 
     The shell in between leaves tee without a parent: the supervisor ends every child that a run leaves behind.
     """
     reading, writing = os.pipe()
-    subprocess.run(["sh", "-c", 'exec 3<&0; tee "$0" <&3 &', log], stdin=reading, check=True)
+    subprocess.run(["sh", "-c", 'exec 3<&0; tee -a "$0" <&3 &', log], stdin=reading, check=True)
     os.close(reading)
     os.dup2(writing, 1)
     os.dup2(writing, 2)

@@ -41,5 +41,9 @@ def run(snakemake: Any, work: Callable[[Matrix, Path], object]) -> None:
     except HarnessError as error:
         sys.exit(str(error))
     except Exception as error:
-        Path(snakemake.log[0]).write_text(traceback.format_exc(), encoding="utf-8")
-        sys.exit(f"{type(error).__name__}: {error}; the traceback is in {snakemake.log[0]}")
+        said, log = f"{type(error).__name__}: {error}", snakemake.log[0]
+        try:
+            Path(log).write_text(traceback.format_exc(), encoding="utf-8")
+        except OSError as refused:
+            sys.exit(f"{said}; the traceback could not be kept: {refused}")
+        sys.exit(f"{said}; the traceback is in {log}")
