@@ -87,10 +87,12 @@ def test_flags_say_what_makes_the_numbers_doubtful(
 
 
 def test_a_run_with_faults_or_without_its_profile_is_flagged() -> None:
-    spec = make_spec("ddp", faults=[{"kind": "nan_loss"}], protocol__profiled_steps=2, protocol__timed_steps=2)
+    wanted = {"protocol__profiled_steps": 2, "protocol__timed_steps": 2}
+    spec = make_spec("ddp", faults=[{"kind": "nan_loss"}], platform__device="cuda", **wanted)
     steady = {"step_times_s": [1.0, 1.0]}
     one_missing = [result(0, profile={"shares": {}}, **steady), result(1, **steady)]
     assert collect.merge(one_missing, spec).flags == ("faults", "profile_failed")
+    assert collect.merge(one_missing, make_spec("ddp", **wanted)).flags == (), "a CPU has no profiled pass to miss"
 
 
 def test_profiles_are_averaged_so_that_shares_still_add_up() -> None:
