@@ -6,6 +6,7 @@ from typing import Any
 
 import deepspeed
 import torch
+from deepspeed.runtime import compiler
 from torch import nn
 
 from harness.contract.engines import ZeroSettings, parse_settings
@@ -19,7 +20,14 @@ from harness.engines.numerics import dtype_name, require
 from harness.engines.optimizer import optimizer_name, optimizer_tensors, torch_adamw
 from harness.engines.weights import Weights
 from harness.engines.zero_config import deepspeed_config
-from harness.engines.zero_habits import forget_shared_buffer, refuse_hidden_synchronization, undo_setup_step
+from harness.engines.zero_habits import (
+    forget_shared_buffer,
+    import_muon,
+    refuse_hidden_synchronization,
+    undo_setup_step,
+)
+
+import_muon(compiler)
 
 
 class _Unborn(nn.Module):
@@ -86,7 +94,7 @@ class ZeroEngine:
             model_parameters=self._parameters,
             config=self._config,
         )
-        refuse_hidden_synchronization(self._engine)
+        refuse_hidden_synchronization(self._engine, deepspeed)
         # The `defaults` arm runs each engine as shipped, this included.
         if settings.stage == 0 and spec.identity.arm != "defaults":
             undo_setup_step(self._engine.optimizer, self._optimizer)

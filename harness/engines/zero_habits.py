@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import cpuinfo
-import deepspeed
 import torch
-from deepspeed.runtime import compiler
 
 from harness.contract.errors import SpecError
 
@@ -18,10 +16,10 @@ from harness.contract.errors import SpecError
 cpuinfo.get_cpu_info = functools.cache(cpuinfo.get_cpu_info)
 
 
-def _import_muon() -> None:
-    """Import DeepSpeed's Muon, whose kernels are compiled when they are called and not when they are imported.
+def import_muon(compiler: Any) -> None:
+    """Import DeepSpeed's Muon so that its kernels are compiled when they are called and not when they are imported.
 
-    To tell whether it supports an optimizer DeepSpeed asks whether it is Muon, and so hands three functions to
+    `compiler` is `deepspeed.runtime.compiler`. To tell whether it supports an optimizer DeepSpeed asks whether it is Muon, and so hands three functions to
     `torch.compile` that nobody calls here: 3.7 s of CPU time in every rank, most of it the import of Inductor.
     """
 
@@ -41,9 +39,6 @@ def _import_muon() -> None:
         pass  # a release without it: DeepSpeed does not ask either
     finally:
         compiler.compile = decorate
-
-
-_import_muon()
 
 
 def undo_setup_step(wrapper: Any, optimizer: torch.optim.Optimizer) -> None:
@@ -86,7 +81,7 @@ def forget_shared_buffer(rank: int) -> None:
     Path("/dev/shm", f"deepspeed_allreduce_buffer_{place}").unlink(missing_ok=True)
 
 
-def refuse_hidden_synchronization(engine: Any) -> None:
+def refuse_hidden_synchronization(engine: Any, deepspeed: Any) -> None:
     """Read back what DeepSpeed really switched on: its configuration has said one thing and done another before.
 
     Raises SpecError naming what synchronizes every step.

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from bench.files import find_named, is_file, is_folder, read_mapping
+from bench.names import check_names
 from bench.platforms import PlatformEntry, contract_platform, load_platforms
-from bench.study import Cells, ConfigChoice, Exclusion, Override, Study, parse_study
-from bench.tuning import check_tuned, trials_of
+from bench.study import ConfigChoice, Exclusion, Override, Study, parse_study
+from bench.tuning import trials_of
 from bench.workload import departures
 from harness.contract.codec import clip, decode, digest, encode, nearest, read_json
 from harness.contract.engines import (
@@ -97,7 +98,7 @@ def load_matrix(name: str, root: Path) -> Matrix:
     plain = read_mapping(path)
     try:
         study = parse_study(plain, path.stem.lower())
-        _check_names(study, platforms)
+        check_names(study, platforms)
         cells = tuple(_cells(study, platforms, root))
         _check_exclusions(study, cells)
         for other in study.beside:
@@ -119,47 +120,6 @@ def _study_path(name: str, root: Path) -> Path:
         hint = f"; in that folder, {nearest(path.name, siblings)}" if siblings else ""
         raise SpecError(f"study={clip(name)}: {found}; give a path to a file, or the name of a study in config/{hint}")
     return find_named("study", name, root / "config", ".yaml", skip=PLATFORMS)
-
-
-def _check_names(study: Study, platforms: dict[str, PlatformEntry]) -> None:
-    for index, name in enumerate(study.platforms):
-        if name not in platforms:
-            raise SpecError(f"platforms[{index}]: unknown platform {name!r}; {nearest(name, tuple(platforms))}")
-    for index, choice in enumerate(study.configs):
-        known, key = choice.base or choice.name, "base" if choice.base else "name"
-        if known not in CONFIGS:
-            raise SpecError(f"configs[{index}].{key}: unknown config {known!r}; {nearest(known, tuple(CONFIGS))}")
-        if choice.name in CONFIGS and choice.name != known:
-            raise SpecError(
-                f"configs[{index}].name: {choice.name!r} is a known config and cannot name a variant of {known!r}; "
-                f"choose another name, such as {known}-2"
-            )
-    axes = {
-        "platform": study.platforms,
-        "config": tuple(choice.name for choice in study.configs),
-        "arm": study.arms,
-    }
-    for key in ("overrides", "exclude", "order", "frontier"):
-        for index, pattern in enumerate(getattr(study, key)):
-            _check_pattern(pattern, f"{key}[{index}]", axes)
-    for platform, names in study.rows.items():
-        if platform not in study.platforms:
-            raise SpecError(f"rows.{platform}: not a platform of this study; {nearest(platform, study.platforms)}")
-        for name in names:
-            if name not in axes["config"]:
-                raise SpecError(f"rows.{platform}: {name!r} is not in this study; {nearest(name, axes['config'])}")
-            if names.count(name) > 1:
-                raise SpecError(f"rows.{platform}: {name!r} is listed {names.count(name)} times; a row occurs once")
-    if study.reference not in CONFIGS:
-        raise SpecError(f"reference: unknown config {study.reference!r}; {nearest(study.reference, tuple(CONFIGS))}")
-    check_tuned(study)
-
-
-def _check_pattern(pattern: Cells, key: str, axes: dict[str, tuple[str, ...]]) -> None:
-    for axis, allowed in axes.items():
-        for name in getattr(pattern, axis) or ():
-            if name not in allowed:
-                raise SpecError(f"{key}.{axis}: {name!r} is not in this study; {nearest(name, allowed)}")
 
 
 def _check_exclusions(study: Study, cells: tuple[Cell, ...]) -> None:
