@@ -1,5 +1,6 @@
 """Which attempt of each run is wanted: a pure function of the records that lie there."""
 
+import dataclasses
 import json
 import os
 from collections.abc import Callable
@@ -7,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from bench.matrix import Matrix, at
-from bench.store import UNREADABLE, absent, attempts, ended, missing, newer, parse_rerun, wanted, write_plan
+from bench.store import absent, attempts, interrupted, missing, newer, parse_rerun, wanted, write_plan
+from bench.workflow import Plan
 
 from harness.contract.record import read_record
 from tests.bench.conftest import GPU_STUDY, make_record, write_record
@@ -16,8 +18,8 @@ Load = Callable[[str], Matrix]
 
 
 def numbers(results: Path, matrix: Matrix, rerun: str = "") -> dict[tuple[str, int], int]:
-    plan = wanted(results, matrix.runs, parse_rerun(rerun))
-    return {(s.identity.config, s.identity.repeat): s.identity.attempt for s in plan.values()}
+    plan = Plan.of(matrix, results, parse_rerun(rerun))
+    return {(s.identity.config, s.identity.repeat): s.identity.attempt for s in plan.specs.values()}
 
 
 @pytest.fixture
@@ -27,7 +29,7 @@ def matrix(study: Load) -> Matrix:
 
 def test_with_nothing_there_every_first_attempt_is_wanted_and_missing(tmp_path: Path, matrix: Matrix) -> None:
     assert set(numbers(tmp_path, matrix).values()) == {1}
-    assert len(missing(tmp_path, wanted(tmp_path, matrix.runs, frozenset()))) == 9
+    assert len(missing(tmp_path, wanted(tmp_path, matrix.runs))) == 9
 
 
 def test_rerun_selects_by_the_last_outcome(tmp_path: Path, matrix: Matrix) -> None:
@@ -87,10 +89,40 @@ def test_a_record_that_cannot_be_read_counts_as_failed(tmp_path: Path, matrix: M
     run = matrix.runs[0]
     path = write_record(tmp_path, make_record(run))
     path.write_bytes(text.encode("latin-1"))
-    assert ended(path) == UNREADABLE
+    assert not interrupted(path)
     key = (run.identity.config, run.identity.repeat)
     assert numbers(tmp_path, matrix)[key] == 1
     assert numbers(tmp_path, matrix, "failed")[key] == 2
+    assert numbers(tmp_path, matrix, "unknown")[key] == 2, "the outcome that the report shows"
+
+
+def test_a_record_of_another_run_counts_as_failed(tmp_path: Path, matrix: Matrix) -> None:
+    mine, other = matrix.runs[:2]
+    path = write_record(tmp_path, make_record(mine))
+    path.write_text(write_record(tmp_path / "elsewhere", make_record(other)).read_text())
+    key = (mine.identity.config, mine.identity.repeat)
+    assert numbers(tmp_path, matrix)[key] == 1
+    assert numbers(tmp_path, matrix, "failed")[key] == 2
+
+
+def test_rerun_goes_by_the_diagnosis_that_the_report_shows(tmp_path: Path, matrix: Matrix) -> None:
+    run = matrix.runs[0]
+    record = make_record(run, outcome="unknown")
+    record = dataclasses.replace(record, tries=(dataclasses.replace(record.tries[0], launcher_exit_code=1),))
+    died = write_record(tmp_path, record).parent / "try-1"
+    died.mkdir()
+    (died / "rank-0.log").write_text("ModuleNotFoundError: No module named 'flash_attn'\n")
+    key = (run.identity.config, run.identity.repeat)
+    assert numbers(tmp_path, matrix, "import_error")[key] == 2
+    assert numbers(tmp_path, matrix, "unknown")[key] == 1
+
+
+def test_the_spec_of_an_attempt_is_known_also_when_another_one_is_wanted(tmp_path: Path, matrix: Matrix) -> None:
+    run = matrix.runs[3]
+    plan = Plan.of(matrix, tmp_path, frozenset())
+    path = at(run, attempt=7).path()
+    assert plan.spec(path) == at(run, attempt=7).to_json()
+    assert (plan.gpus(path), plan.cpus(path), plan.priority(path)) == (2, 16, 0)
 
 
 def test_a_record_from_before_the_contract_gained_a_field_still_counts(tmp_path: Path, matrix: Matrix) -> None:
@@ -101,11 +133,11 @@ def test_a_record_from_before_the_contract_gained_a_field_still_counts(tmp_path:
     del plain["spec"]["protocol"]["telemetry_hz"]  # as if the contract had not known this default yet
     path.write_text(json.dumps(plain))
     assert read_record(path).spec.path() == run.path()
-    assert len(missing(tmp_path, wanted(tmp_path, matrix.runs, frozenset()))) == 8
+    assert len(missing(tmp_path, wanted(tmp_path, matrix.runs))) == 8
 
 
 def test_the_plan_lists_missing_runs_most_wanted_first(tmp_path: Path, matrix: Matrix) -> None:
     write_record(tmp_path, make_record(matrix.runs[0]))
-    write_plan(matrix.runs, tmp_path, frozenset())
+    write_plan(matrix.runs, tmp_path)
     specs = json.loads((tmp_path / "plan.json").read_text())["specs"]
     assert specs == [run.to_json() for run in matrix.runs[1:]]

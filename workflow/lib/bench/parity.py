@@ -20,11 +20,24 @@ class Parity:
     steps: int
     """Steps compared."""
     tolerance: float
+    loss: float
+    """In that step."""
+    reference: float
+    """The reference's loss in that step."""
 
     @property
     def within(self) -> bool:
         """Whether every compared step is inside the tolerance."""
         return self.difference <= self.tolerance
+
+    @property
+    def sentence(self) -> str:
+        """How far apart, in words; steps are counted from 0 as in the run's own gate."""
+        apart = f"{self.difference:.2%} apart" if math.isfinite(self.difference) else "not to be compared"
+        return (
+            f"The loss of step {self.step} is {self.loss:.6g}, the reference's is {self.reference:.6g}: "
+            f"{apart}, at most {self.tolerance:.2%} allowed in the first {self.steps} steps."
+        )
 
 
 def same_training(spec: RunSpec) -> str:
@@ -62,7 +75,7 @@ def compare(loss: Sequence[float], reference: Sequence[float], *, steps: int, to
         return None
     differences = [_relative(found, expected) for found, expected in pairs]
     worst = max(range(len(pairs)), key=differences.__getitem__)
-    return Parity(differences[worst], worst, len(pairs), tolerance)
+    return Parity(differences[worst], worst, len(pairs), tolerance, *pairs[worst])
 
 
 def _relative(found: float, expected: float) -> float:

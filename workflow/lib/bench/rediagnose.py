@@ -1,15 +1,26 @@
 """Diagnose old attempts by the rules of today: their files are read again, nothing is run again."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from bench.files import write_text
 from bench.matrix import Matrix
-from bench.runs import DIAGNOSES, Loaded, load_runs, readable, with_diagnoses
+from bench.runs import (
+    DIAGNOSES,
+    Ended,
+    Loaded,
+    Reread,
+    load_runs,
+    read_diagnoses,
+    readable,
+    record_digest,
+    with_diagnoses,
+)
 from harness.contract.codec import encode
 from harness.contract.diagnosis import Diagnosis
+from harness.contract.errors import SpecError
 from harness.contract.record import Record
 from harness.diagnosis import diagnose_folder
 
@@ -19,19 +30,40 @@ SUPERVISORS_OWN = frozenset({"preemption", "user_cancelled", "deadline", "parity
 
 def write_diagnoses(matrix: Matrix, results: Path) -> None:
     """Write diagnoses.json: attempt folder -> diagnosis, for every failed attempt whose logs are there."""
-    found = {path: encode(diagnosis) for path, diagnosis in rediagnosed(load_runs(matrix, results), results)}
+    found = {
+        path: encode(Reread(record=record_digest(results / path / "record.json"), diagnosis=diagnosis))
+        for path, diagnosis in rediagnosed(readable(load_runs(matrix, results)), results)
+    }
     write_text(results / DIAGNOSES, json.dumps(found, indent=1, sort_keys=True) + "\n")
 
 
+def mend_diagnoses(matrix: Matrix, results: Path) -> None:
+    """Make a diagnoses.json again that cannot be read, and say so: everything in it can be found out again."""
+    try:
+        read_diagnoses(results / DIAGNOSES)
+    except SpecError as error:
+        print(f"{error}; made again from the logs")
+        write_diagnoses(matrix, results)
+
+
 def load_diagnosed(matrix: Matrix, results: Path) -> Loaded:
-    """The study's runs by today's rules also before all are there, which is when diagnoses.json is written."""
+    """The study's runs by today's rules, also those that diagnoses.json does not know (yet)."""
     loaded = load_runs(matrix, results)
-    return loaded if (results / DIAGNOSES).is_file() else with_diagnoses(loaded, dict(rediagnosed(loaded, results)))
+    unread = (ended for ended in readable(loaded) if not ended.reread)
+    return with_diagnoses(loaded, dict(rediagnosed(unread, results)))
 
 
-def rediagnosed(loaded: Loaded, results: Path) -> Iterator[tuple[str, Diagnosis]]:
-    """Every failed attempt that left logs, with its diagnosis by today's rules."""
-    for ended in readable(loaded):
+def ended_as(matrix: Matrix, results: Path, outcomes: frozenset[str]) -> frozenset[str]:
+    """Folders of the runs whose outcome is one of these, judged as the report judges them."""
+    loaded = load_diagnosed(matrix, results) if outcomes else []
+    return frozenset(
+        run.spec.path().rpartition("/")[0] for _, runs in loaded for run in runs if run.outcome in outcomes
+    )
+
+
+def rediagnosed(attempts: Iterable[Ended], results: Path) -> Iterator[tuple[str, Diagnosis]]:
+    """Those of the attempts that failed and left logs, with their diagnosis by today's rules."""
+    for ended in attempts:
         record = ended.record
         if record.outcome == "ok" or record.outcome in SUPERVISORS_OWN or not record.tries:
             continue

@@ -1,6 +1,7 @@
 """A study's results as they lie on disk: every run with its newest record, today's diagnosis and its parity."""
 
 import dataclasses
+import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ class Ended:
     record: Record
     diagnosis: Diagnosis
     """By the rules of today when its logs were read again, else the record's own."""
+    reread: bool = False
+    """Whether its logs were read again."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,20 +64,46 @@ class Run:
         return "parity_mismatch" if outcome == "ok" and promised and self.parity and not self.parity.within else outcome
 
     @property
+    def off_reference(self) -> bool:
+        """Whether it finished, and only its losses beside the reference's say that it trained something else."""
+        return self.newest is not None and self.newest.diagnosis.outcome == "ok" and self.outcome != "ok"
+
+    @property
+    def untold(self) -> str:
+        """Why it does not count where no log of its own says so: an unreadable record, or losses off the reference."""
+        if self.problem is not None:
+            return self.problem
+        return self.parity.sentence if self.off_reference and self.parity else ""
+
+    @property
     def tries(self) -> int:
         """Training process groups launched for it, over all attempts."""
         return sum(len(e.record.tries) for e in self.ended)
 
 
 DIAGNOSES = "diagnoses.json"
-"""Beside the records: attempt folder -> diagnosis by today's rules, of every failed attempt whose logs are there."""
+"""Beside the records: attempt folder -> `Reread`, of every failed attempt whose logs are there."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reread:
+    """A diagnosis by today's rules, of one very record: an attempt made again is another one in the same folder."""
+
+    record: str
+    """sha256 of the record's file."""
+    diagnosis: Diagnosis
+
+
 Loaded = list[tuple[Cell, list[Run]]]
 """Every cell of a study with its runs."""
 
 
 def load_runs(matrix: Matrix, results: Path) -> Loaded:
     """Every cell of the study with its runs. Unreadable records are kept as problems, never skipped."""
-    diagnoses = read_diagnoses(results / DIAGNOSES)
+    try:
+        diagnoses = read_diagnoses(results / DIAGNOSES)
+    except SpecError:  # said, and put right, by `rediagnose.mend_diagnoses`
+        diagnoses = {}
     by_cell: dict[tuple[str, str, str], list[Run]] = {}
     for spec in sorted(matrix.runs, key=lambda s: s.identity.repeat):
         key = (spec.platform.name, spec.identity.config, spec.identity.arm)
@@ -88,7 +117,7 @@ def load_runs(matrix: Matrix, results: Path) -> Loaded:
     ]
 
 
-def _load_run(spec: RunSpec, results: Path, diagnoses: dict[str, Diagnosis]) -> Run:
+def _load_run(spec: RunSpec, results: Path, diagnoses: dict[str, Reread]) -> Run:
     ended, problem = [], None
     for attempt in attempts(run_folder(results, spec)):
         path = str(attempt.record.parent.relative_to(results))
@@ -100,7 +129,11 @@ def _load_run(spec: RunSpec, results: Path, diagnoses: dict[str, Diagnosis]) -> 
         problem = None
         if record.spec != at(spec, attempt=record.spec.identity.attempt):
             problem = f"{path}/record.json: holds the record of another run; move it away and run again"
-        ended.append(Ended(path=path, record=record, diagnosis=diagnoses.get(path, record.diagnosis)))
+            continue
+        told = diagnoses.get(path)
+        reread = told is not None and told.record == record_digest(attempt.record)
+        diagnosis = told.diagnosis if told and reread else record.diagnosis
+        ended.append(Ended(path=path, record=record, diagnosis=diagnosis, reread=reread))
     return Run(spec=spec, ended=tuple(ended), problem=problem)
 
 
@@ -126,18 +159,32 @@ def with_diagnoses(loaded: Loaded, found: dict[str, Diagnosis]) -> Loaded:
     """The same runs with other diagnoses for some of their attempts."""
 
     def again(run: Run) -> Run:
-        ended = (dataclasses.replace(e, diagnosis=found.get(e.path, e.diagnosis)) for e in run.ended)
+        ended = (
+            dataclasses.replace(e, diagnosis=found[e.path], reread=True) if e.path in found else e for e in run.ended
+        )
         return dataclasses.replace(run, ended=tuple(ended))
 
     return [(cell, [again(run) for run in runs]) for cell, runs in loaded] if found else loaded
 
 
-def read_diagnoses(path: Path) -> dict[str, Diagnosis]:
-    """Attempt folder -> diagnosis by today's rules; empty before the first `diagnose`."""
+def read_diagnoses(path: Path) -> dict[str, Reread]:
+    """Attempt folder -> diagnosis by today's rules; empty before the first `diagnose`. Raises SpecError naming it."""
     if not path.is_file():
         return {}
-    plain = json.loads(path.read_text(encoding="utf-8"))
-    return {folder: decode(Diagnosis, found, folder) for folder, found in plain.items()}
+    try:
+        plain = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(plain, dict):
+            raise SpecError(f"found a {type(plain).__name__} at the top, expected a mapping")
+        return {folder: decode(Reread, found, folder) for folder, found in plain.items()}
+    except (OSError, ValueError, RecursionError) as error:
+        raise SpecError(f"{path}: cannot be read: {error}") from None
+    except SpecError as error:
+        raise SpecError(f"{path}: {error}") from None
+
+
+def record_digest(path: Path) -> str:
+    """sha256 of a record's file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def readable(cells: Iterable[tuple[Cell, list[Run]]]) -> list[Ended]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from bench.files import write_text
 from bench.matrix import Matrix, load_matrix
+from bench.rediagnose import mend_diagnoses
 from harness.contract.errors import HarnessError
 
 STAMPS = ("tables", "document")
@@ -35,6 +36,7 @@ def run(snakemake: Any, work: Callable[[Matrix, Path], object]) -> None:
     try:
         matrix, results = load_matrix(study["path"], Path(study["root"])), Path(study["results"])
         drop_stamps(matrix, results)
+        mend_diagnoses(matrix, results)
         work(matrix, results)
         if stamp := snakemake.output.get("stamp"):
             write_text(Path(stamp), matrix.digest + "\n")

@@ -15,9 +15,6 @@ from harness.contract.errors import SpecError
 from harness.contract.outcome import OUTCOMES
 from harness.contract.spec import RunSpec
 
-UNREADABLE = "unreadable"
-"""What `ended` says of a record that is no JSON object with an outcome: it counts as a failed attempt."""
-
 INTERRUPTED = frozenset({"user_cancelled"})
 """Outcomes that say nothing about the config: the same command again simply launches the next attempt."""
 
@@ -47,26 +44,16 @@ def _numbers(folder: str) -> list[int]:
     return sorted(number for number in found if os.path.isfile(f"{folder}/a{number}/record.json"))  # noqa: PTH113
 
 
-def ended(record: Path) -> str:
-    """The outcome a record names, without decoding the rest."""
+def interrupted(record: Path) -> bool:
+    """Whether a record's outcome is one of INTERRUPTED; one in which none of the words occurs is not parsed."""
     try:
-        plain = json.loads(record.read_text(encoding="utf-8"))
-        outcome = plain["outcome"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return UNREADABLE
-    return outcome if outcome in OUTCOMES else UNREADABLE
-
-
-def ended_in(record: Path, outcomes: frozenset[str]) -> bool:
-    """Whether the outcome a record names is one of these; a record in which none of the words occurs is not parsed."""
-    if UNREADABLE not in outcomes:
-        try:
-            text = record.read_bytes()
-        except OSError:
+        text = record.read_bytes()
+        if not any(f'"{outcome}"'.encode() in text for outcome in INTERRUPTED):
             return False
-        if not any(f'"{outcome}"'.encode() in text for outcome in outcomes):
-            return False
-    return ended(record) in outcomes
+        plain = json.loads(text)
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(plain, dict) and plain.get("outcome") in INTERRUPTED
 
 
 def parse_rerun(value: Any) -> frozenset[str]:
@@ -81,7 +68,7 @@ def parse_rerun(value: Any) -> frozenset[str]:
         if name not in allowed:
             raise SpecError(f"rerun={value}: found {name!r}; {nearest(name, allowed)}")
         if name in ("failed", "all"):
-            selected |= {*OUTCOMES, UNREADABLE} - ({"ok"} if name == "failed" else set())
+            selected |= OUTCOMES.keys() - ({"ok"} if name == "failed" else set())
         else:
             selected.add(name)
     return frozenset(selected)
@@ -92,18 +79,17 @@ def run_folder(results: Path, spec: RunSpec) -> Path:
     return (results / spec.path()).parent
 
 
-def wanted(results: Path, runs: Iterable[RunSpec], rerun: frozenset[str]) -> dict[str, RunSpec]:
+def wanted(results: Path, runs: Iterable[RunSpec], again: frozenset[str] = frozenset()) -> dict[str, RunSpec]:
     """Folder below `results` -> spec of each run's attempt that should exist.
 
-    That is its last attempt, or the next one if that one's outcome is selected, or the first.
+    That is its last attempt, or the first, or the next one if that was interrupted or the run's folder is in `again`.
     """
-    selected = rerun | INTERRUPTED
     plan = {}
     for spec in runs:
         run = spec.path().rpartition("/")[0]
         numbers = _numbers(f"{results}/{run}")
         number = numbers[-1] if numbers else 1
-        if numbers and ended_in(results / run / f"a{number}" / "record.json", selected):
+        if numbers and (run in again or interrupted(results / run / f"a{number}" / "record.json")):
             number += 1
         plan[f"{run}/a{number}"] = spec if number == spec.identity.attempt else at(spec, attempt=number)
     return plan
@@ -132,8 +118,8 @@ def missing(results: Path, plan: dict[str, RunSpec]) -> list[RunSpec]:
     return [spec for path, spec in plan.items() if not os.path.isfile(f"{results}/{path}/record.json")]  # noqa: PTH113
 
 
-def write_plan(runs: Iterable[RunSpec], results: Path, rerun: frozenset[str]) -> None:
+def write_plan(runs: Iterable[RunSpec], results: Path, again: frozenset[str] = frozenset()) -> None:
     """Write plan.json: the missing runs in the order to launch them."""
-    specs = [spec.to_json() for spec in missing(results, wanted(results, runs, rerun))]
+    specs = [spec.to_json() for spec in missing(results, wanted(results, runs, again))]
     write_text(results / "plan.json", json.dumps({"specs": specs}, indent=1) + "\n")
     print(f"{len(specs)} missing runs: {results / 'plan.json'}")

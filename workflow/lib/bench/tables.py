@@ -8,7 +8,8 @@ from typing import Any
 from bench import cells as c
 from bench.cells import CellResult
 from bench.matrix import Matrix
-from bench.runs import Loaded, Run, load_runs
+from bench.rediagnose import load_diagnosed
+from bench.runs import Loaded, Run
 from harness.contract.record import Record
 
 NUMBERS: dict[str, Callable[[Record], float | None]] = {
@@ -71,7 +72,7 @@ def cell_row(result: CellResult) -> dict[str, Any]:
 
 def write_tables(matrix: Matrix, results: Path, loaded: Loaded | None = None) -> None:
     """Write runs.csv and cells.csv from the records that exist; `loaded` spares reading them again."""
-    loaded = load_runs(matrix, results) if loaded is None else loaded
+    loaded = load_diagnosed(matrix, results) if loaded is None else loaded
     runs = [run_row(run) for _, cell_runs in loaded for run in cell_runs]
     write_csv(runs, results / "runs.csv")
     write_csv([cell_row(result) for result in c.collect(loaded).values()], results / "cells.csv")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.matrix import Matrix
+from bench.matrix import Matrix, at
 from bench.store import parse_rerun, wanted
 from harness.contract.codec import clip, digest_of_text, nearest
 from harness.contract.errors import SpecError
@@ -86,6 +86,16 @@ def check_writable(results: str) -> None:
         )
 
 
+def selected(matrix: Matrix, results: Path, rerun: frozenset[str]) -> frozenset[str]:
+    """Folders of the runs that `rerun=` asks for again: by the outcomes that the report shows."""
+    if not rerun:
+        return frozenset()
+    # Without `rerun=`, no call needs what reads records and logs.
+    from bench.rediagnose import ended_as
+
+    return ended_as(matrix, results, rerun)
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The wanted attempts by their path below the study's folder, in the order to launch them."""
@@ -96,7 +106,7 @@ class Plan:
     @classmethod
     def of(cls, matrix: Matrix, results: Path, rerun: frozenset[str]) -> "Plan":
         """Look at the results tree and decide which attempt of each run is wanted."""
-        specs = wanted(results, matrix.runs, rerun)
+        specs = wanted(results, matrix.runs, selected(matrix, results, rerun))
         return cls(specs, {path: place for place, path in enumerate(specs)})
 
     @property
@@ -106,18 +116,30 @@ class Plan:
 
     def spec(self, path: str) -> dict[str, Any]:
         """The spec of an attempt, as a rule parameter."""
-        return self.specs[path].to_json()
+        return self._spec(path).to_json()
 
     def priority(self, path: str) -> int:
         """Snakemake's priority: earlier in the plan, higher."""
-        return len(self.specs) - self._places[path]
+        return len(self.specs) - self._places.get(path, len(self.specs))
 
     def gpus(self, path: str) -> int:
         """GPUs the attempt holds."""
-        platform = self.specs[path].platform
+        platform = self._spec(path).platform
         return platform.world_size if platform.device == "cuda" else 0
 
     def cpus(self, path: str) -> int:
         """Cores to ask a scheduler for that confines a job to them: the platform's, else a usual share per rank."""
-        platform = self.specs[path].platform
+        platform = self._spec(path).platform
         return platform.cpus or platform.world_size * CPUS_PER_RANK[platform.device]
+
+    def _spec(self, path: str) -> RunSpec:
+        """The spec of an attempt, the wanted one of its run or another.
+
+        A scheduler's node plans anew before it starts its job, when records of other runs may have changed which
+        attempts are wanted: a reference that came meanwhile decides what is a parity mismatch.
+        """
+        if path in self.specs:
+            return self.specs[path]
+        run, _, attempt = path.rpartition("/a")
+        spec = next(spec for known, spec in self.specs.items() if known.rpartition("/a")[0] == run)
+        return at(spec, attempt=int(attempt))
