@@ -31,6 +31,9 @@ FLAGS = {
 }
 """What a flag beside an outcome says of a row's numbers."""
 
+MOST_REASONS = 3
+"""Reasons that a row gives in full."""
+
 TIME_SHARES = ("compute", "comm_exposed", "copy_exposed", "idle")
 """Parts of a step in the profiled pass; together the whole of it."""
 
@@ -74,11 +77,13 @@ def cell_row(result: CellResult, entry: PlatformEntry) -> dict[str, Any]:
 
 
 def _why(result: CellResult) -> str:
+    """What no death row tells of the runs that do not count, else how the first failed run of a failed cell ended."""
+    if untold := list(dict.fromkeys(run.untold for run in result.runs if run.untold)):
+        more = len(untold) - MOST_REASONS
+        return "; ".join(untold[:MOST_REASONS]) + (f"; and {more} more" if more > 0 else "")
     if result.outcome == "ok":
         return ""
     for run in result.runs:
-        if run.problem:
-            return run.problem
         if run.newest and run.outcome != "ok":
             return run.newest.diagnosis.sentence or OUTCOMES[run.outcome].sentence
     return ""
