@@ -8,7 +8,10 @@ import pytest
 from bench.cells import collect, tokens_per_s
 from bench.matrix import Matrix
 from bench.parity import compare
+from bench.report import write_report
 from bench.runs import load_runs
+from bench.store import parse_rerun
+from bench.workflow import Plan
 
 from tests.bench.conftest import GPU_STUDY, make_record, run_of, write_record
 
@@ -48,6 +51,37 @@ def test_a_matched_cell_off_the_reference_gets_no_speed(tmp_path: Path, study: L
     assert outcomes == {"ddp/matched": "ok", "fsdp2-reshard/matched": "ok", "zero-3/matched": "parity_mismatch"}
     cell = collect(load_runs(matrix, tmp_path))["h200-x2", "zero-3", "matched"]
     assert cell.summary(tokens_per_s) is None
+
+
+def test_what_was_found_at_aggregation_is_told_with_its_step_and_losses(tmp_path: Path, study: Load) -> None:
+    matrix = study(GPU_STUDY)
+    results_with(matrix, tmp_path, "matched", (8.0, 7.9, 7.9))
+    text = write_report(matrix, tmp_path).read_text()
+    assert (
+        "| 0/3 | parity_mismatch: The loss of step 2 is 7.9, the reference's is 7: 12.86% apart, "
+        "at most 2.00% allowed in the first 3 steps. |"
+    ) in text
+    assert "Every rank delivered" not in text
+
+
+def test_a_mismatch_beside_good_repeats_is_told_as_well(tmp_path: Path, study: Load) -> None:
+    matrix = study(GPU_STUDY)
+    for run in matrix.runs:
+        off = (run.identity.config, run.identity.repeat) == ("zero-3", 2)
+        write_record(tmp_path, make_record(run, loss=(math.inf, 7.5) if off else REFERENCE))
+    text = write_report(matrix, tmp_path).read_text()
+    assert "| 2/3 | ok, 1x parity_mismatch: The loss of step 0 is inf, the reference's is 8: not to be compared" in text
+
+
+@pytest.mark.parametrize("word", ["failed", "parity_mismatch"])
+def test_rerun_sees_a_mismatch_that_only_the_report_knows_of(tmp_path: Path, study: Load, word: str) -> None:
+    matrix = study(GPU_STUDY)
+    results_with(matrix, tmp_path, "matched", (8.0, 7.9, 7.9))
+    attempts = {
+        (spec.identity.config, spec.identity.attempt)
+        for spec in Plan.of(matrix, tmp_path, parse_rerun(word)).specs.values()
+    }
+    assert attempts == {("ddp", 1), ("fsdp2-reshard", 1), ("zero-3", 2)}
 
 
 def test_in_the_defaults_arm_the_difference_is_data(tmp_path: Path, study: Load) -> None:

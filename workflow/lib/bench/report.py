@@ -17,7 +17,7 @@ from bench.matrix import Matrix
 from bench.rediagnose import load_diagnosed
 from bench.render import render
 from bench.results import Results
-from bench.runs import MISSING, Loaded, readable
+from bench.runs import MISSING, Loaded, readable, say_problems
 from bench.sections import death_rows, kernel_table, platform_sections, provenance, summary_rows, time_rows
 from bench.tables import write_tables
 from bench.trials import trial_rows
@@ -81,6 +81,7 @@ def build(matrix: Matrix, results_folder: Path, loaded: Loaded | None = None) ->
 def write_report(matrix: Matrix, results_folder: Path) -> Path:
     """Write the report, its figures and the tables it links to; give back the Markdown's path."""
     loaded = load_diagnosed(matrix, results_folder)
+    say_problems(loaded)
     write_tables(matrix, results_folder, loaded)
     context = build(matrix, results_folder, loaded)
     figures = draw(context)

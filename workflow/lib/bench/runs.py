@@ -182,6 +182,12 @@ def read_diagnoses(path: Path) -> dict[str, Reread]:
         raise SpecError(f"{path}: {error}") from None
 
 
+def say_problems(loaded: Loaded) -> None:
+    """Name every record that cannot be read, one line each, to whoever waits for the report."""
+    for problem in (run.problem for _, runs in loaded for run in runs if run.problem):
+        print(problem)
+
+
 def record_digest(path: Path) -> str:
     """sha256 of a record's file."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
