@@ -146,6 +146,22 @@ def sized(spec: RunSpec, size: int) -> RunSpec:
     return dataclasses.replace(spec, data=data)
 
 
+def probe_spec(spec: RunSpec, ladder: tuple[int, ...]) -> RunSpec:
+    """The run that climbs that ladder: no remedy, since its cure would move the very line that is sought."""
+    protocol = dataclasses.replace(
+        spec.protocol,
+        ladder=ladder,
+        trials=(),
+        remedies="off",
+        warmup_steps=0,
+        timed_steps=RUNG_STEPS * len(ladder),
+        profiled_steps=0,
+        preflight=False,
+        reference_loss=None,
+    )
+    return dataclasses.replace(sized(spec, ladder[0]), protocol=protocol)
+
+
 def predicted_limit(spec: RunSpec, bounds: Bounds, capacity: int, predict: Predict) -> int | None:
     """Largest size up to the limit whose predicted peak fits the capacity; 0: none does, None: cannot be predicted."""
     if predict(spec) is None:

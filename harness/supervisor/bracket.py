@@ -5,11 +5,10 @@ until one does not fit. The first ladder surrounds the predicted limit; each fur
 the bracket that is left, until it is one step wide.
 """
 
-import dataclasses
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from harness.contract.frontier import RUNG_STEPS, Bounds, Frontier, Predict, Probe, Rung, predicted_limit, sized
+from harness.contract.frontier import Bounds, Frontier, Predict, Probe, Rung, predicted_limit, probe_spec
 from harness.contract.spec import RunSpec
 from harness.contract.units import GIB
 
@@ -96,22 +95,6 @@ def capacity_bytes(spec: RunSpec) -> int | None:
         return int(spec.platform.memory_cap_gib * GIB)
     card = DEVICE_GIB.get(spec.platform.accelerator)
     return None if card is None else int((card - OUTSIDE_GIB) * GIB)
-
-
-def probe_spec(spec: RunSpec, ladder: tuple[int, ...]) -> RunSpec:
-    """The run that climbs that ladder: no remedy, since its cure would move the very line that is sought."""
-    protocol = dataclasses.replace(
-        spec.protocol,
-        ladder=ladder,
-        trials=(),
-        remedies="off",
-        warmup_steps=0,
-        timed_steps=RUNG_STEPS * len(ladder),
-        profiled_steps=0,
-        preflight=False,
-        reference_loss=None,
-    )
-    return dataclasses.replace(sized(spec, ladder[0]), protocol=protocol)
 
 
 def _ended(bracket: Bracket, bounds: Bounds, probes: list[Probe]) -> str:

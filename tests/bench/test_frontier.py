@@ -14,7 +14,7 @@ from bench.tuning import DEFAULT_TRIALS
 
 from harness.contract.engines import CONFIGS, resolve_settings
 from harness.contract.errors import SpecError
-from harness.contract.frontier import Frontier, Probe, Rung, read_goals
+from harness.contract.frontier import Frontier, Probe, Rung, probe_spec, read_goals
 from tests.bench.conftest import make_record, run_of, write_record
 
 Load = Callable[[str], Matrix]
@@ -37,10 +37,16 @@ def found(**changes: Any) -> Frontier:
     return Frontier(**(numbers | changes))
 
 
-def lay(results: Path, frontier: Frontier) -> None:
+def lay(results: Path, frontier: Frontier, matrix: Matrix) -> Path:
+    """As the search leaves it: a probe's folder is named by the hash of what it ran."""
+    spec = frontier_targets(matrix)[PLACE].spec
+    probes = (
+        dataclasses.replace(p, folder=f"{probe_spec(spec, p.ladder).run_hash()[:12]}/a2") for p in frontier.probes
+    )
     path = results / PLACE / FILE
     path.parent.mkdir(parents=True)
-    path.write_text(json.dumps(frontier.to_json()))
+    path.write_text(json.dumps(dataclasses.replace(frontier, probes=tuple(probes)).to_json()))
+    return path
 
 
 def test_a_study_names_its_frontiers_by_pattern(study: Load) -> None:
@@ -74,7 +80,7 @@ def test_the_plan_is_what_the_command_reads(study: Load, tmp_path: Path) -> None
 def test_a_row_sets_the_prediction_beside_the_measurement(study: Load, tmp_path: Path) -> None:
     matrix = study(BOTH)
     assert frontier_rows(matrix, tmp_path) == []
-    lay(tmp_path, found())
+    lay(tmp_path, found(), matrix)
     (row,) = frontier_rows(matrix, tmp_path)
     # The search went by 12; today's ledger says 8.
     assert (row["largest_fit"], row["smallest_fail"], row["predicted"]) == (9, 10, 8)
@@ -84,14 +90,15 @@ def test_a_row_sets_the_prediction_beside_the_measurement(study: Load, tmp_path:
 
 
 def test_what_is_not_known_stays_empty(study: Load, tmp_path: Path) -> None:
-    lay(tmp_path, found(largest_fit=None, smallest_fail=None, predicted=None, ended="deadline", probes=()))
-    (row,) = frontier_rows(study(BOTH), tmp_path)
+    matrix = study(BOTH)
+    lay(tmp_path, found(largest_fit=None, smallest_fail=None, predicted=None, ended="deadline", probes=()), matrix)
+    (row,) = frontier_rows(matrix, tmp_path)
     assert {row[name] for name in ("prediction_error", "peak_gb", "step_ms", "fail_outcome")} == {None}
 
 
 def test_the_table_and_the_report_show_it(study: Load, tmp_path: Path) -> None:
     matrix = study(BOTH)
-    lay(tmp_path, found())
+    lay(tmp_path, found(), matrix)
     write_frontier(matrix, tmp_path)
     head, line = (tmp_path / "frontier.csv").read_text().splitlines()
     assert head.startswith("platform,config,arm,over,largest_fit,smallest_fail,predicted")
@@ -101,6 +108,55 @@ def test_the_table_and_the_report_show_it(study: Load, tmp_path: Path) -> None:
         "| h200-x2 | zero-3 | matched | micro_batch | 9 | 10 | 8 | 130.00 | 2500.0 | found: cuda_oom in backward |"
         in report
     )
+
+
+@pytest.mark.parametrize(
+    "edit",
+    ["data: {sequence_length: 4096}\n", "model: {activation_checkpointing: true}\n", "environment: {X: y}\n"],
+)
+def test_a_result_of_another_spec_is_missing_and_said_to_be(
+    study: Load, tmp_path: Path, capsys: pytest.CaptureFixture[str], edit: str
+) -> None:
+    lay(tmp_path, found(), study(BOTH))
+    assert f"{PLACE}/{FILE}" not in capsys.readouterr().out
+    edited = study(BOTH + edit)
+    (row,) = frontier_rows(edited, tmp_path)
+    numbers = {"largest_fit", "smallest_fail", "predicted", "prediction_error", "peak_gb", "step_ms", "fail_outcome"}
+    assert {row[name] for name in numbers} == {None}
+    text = write_report(edited, tmp_path).read_text()
+    told = "outdated; delete its frontier.json and ask for the target frontier again"
+    assert f"| h200-x2 | zero-3 | matched | micro_batch | - | - | - | - | - | {told} |" in text
+    assert f"{PLACE}/{FILE}: of another spec than the study's; delete its" in capsys.readouterr().out
+    write_frontier(edited, tmp_path)
+    assert f",{told}," in (tmp_path / "frontier.csv").read_text()
+    assert f"{PLACE}/{FILE}: " in capsys.readouterr().out
+
+
+def test_what_a_spec_is_not_made_of_leaves_a_result_as_it_is(study: Load, tmp_path: Path) -> None:
+    lay(tmp_path, found(), study(BOTH))
+    (row,) = frontier_rows(study(BOTH + "title: Another\ndescription: words\n"), tmp_path)
+    assert row["largest_fit"] == 9
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("{", "[", "cannot be read"),
+        ('"largest_fit": 9', '"largest_fit": "9"', "largest_fit: found '9'"),
+        ('"ladder": [9, 10]', '"ladder": [10, 9]', "expected rising sizes"),
+        ('"ladder": [9, 10]', '"ladder": []', "of another spec"),
+    ],
+)
+def test_a_result_that_cannot_be_read_does_not_end_the_report(
+    study: Load, tmp_path: Path, capsys: pytest.CaptureFixture[str], old: str, new: str, reason: str
+) -> None:
+    matrix = study(BOTH)
+    path = lay(tmp_path, found(), matrix)
+    path.write_text(path.read_text().replace(old, new, 1))
+    assert "; delete its frontier.json and ask" in write_report(matrix, tmp_path).read_text()
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith(f"{PLACE}/{FILE}: ")
+    assert reason in line
 
 
 def test_a_study_without_one_says_how_to_ask(study: Load, tmp_path: Path) -> None:

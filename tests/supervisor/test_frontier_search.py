@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.contract.errors import SpecError
-from harness.contract.frontier import Bounds, Frontier, Probe, Rung, predicted_limit
+from harness.contract.frontier import Bounds, Frontier, Probe, Rung, predicted_limit, probe_spec
 from harness.contract.spec import RunSpec
-from harness.supervisor.bracket import Bracket, capacity_bytes, next_ladder, probe_spec, search
+from harness.supervisor.bracket import Bracket, capacity_bytes, next_ladder, search
 from harness.supervisor.frontier import sentence
 from tests.engines.specs import make_spec
 

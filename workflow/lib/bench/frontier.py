@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,23 @@ from bench.matrix import Matrix
 from bench.study import FrontierChoice
 from harness.contract.codec import encode
 from harness.contract.errors import SpecError
-from harness.contract.frontier import Frontier, Goal, Goals, bounds_of, predicted_limit, read_frontier
+from harness.contract.frontier import (
+    Frontier,
+    Goal,
+    Goals,
+    Probe,
+    bounds_of,
+    predicted_limit,
+    probe_spec,
+    read_frontier,
+)
 from harness.contract.spec import RunSpec
 from harness.contract.units import GB
 from harness.measure.ledger import predicted_peak_bytes
 
 FOLDER = "frontier"
 FILE = "frontier.json"
+AGAIN = f"delete its {FILE} and ask for the target frontier again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +81,69 @@ def write_frontier_plan(matrix: Matrix, results: Path) -> None:
 
 
 def frontier_rows(matrix: Matrix, results: Path) -> list[dict[str, Any]]:
-    """One row per frontier that was found, in the study's order; empty when none was."""
+    """One row per frontier that was searched for, in the study's order; empty when none was.
+
+    A result of another spec, or one that cannot be read, has no numbers: how it ended is that it is missing.
+    """
     return [
-        frontier_row(read_frontier(results / place / FILE), target.goal(place))
-        for place, target in frontier_targets(matrix).items()
-        if (results / place / FILE).is_file()
+        _lost(goal, found.word) if isinstance(found, Unusable) else _row(found, goal)
+        for goal, found in _searched(matrix, results)
     ]
 
 
-def frontier_row(found: Frontier, goal: Goal) -> dict[str, Any]:
+def say_unusable_frontiers(matrix: Matrix, results: Path) -> None:
+    """Name every frontier whose result is not shown, one line each, to whoever waits for the tables."""
+    for goal, found in _searched(matrix, results):
+        if isinstance(found, Unusable):
+            print(f"{goal.folder}/{FILE}: {found.reason}; {AGAIN}")
+
+
+@dataclass(frozen=True, slots=True)
+class Unusable:
+    """A frontier.json that says nothing about the study as it is."""
+
+    word: str
+    reason: str
+
+
+def _searched(matrix: Matrix, results: Path) -> Iterator[tuple[Goal, Frontier | Unusable]]:
+    for place, target in frontier_targets(matrix).items():
+        path, goal = results / place / FILE, target.goal(place)
+        if not path.is_file():
+            continue
+        try:
+            found = read_frontier(path)
+            outdated = not all(_is_of(probe, goal.spec) for probe in found.probes)
+        except SpecError as error:
+            yield goal, Unusable("unreadable", str(error).removeprefix(f"{path}: "))
+            continue
+        yield goal, Unusable("outdated", "of another spec than the study's") if outdated else found
+
+
+def _is_of(probe: Probe, spec: RunSpec) -> bool:
+    """Whether a probe climbed for this spec: its folder is the hash of what it ran."""
+    return bool(probe.ladder) and probe.folder.partition("/")[0] == probe_spec(spec, probe.ladder).run_hash()[:12]
+
+
+def _lost(goal: Goal, word: str) -> dict[str, Any]:
+    nothing = Frontier(
+        platform=goal.spec.platform.name,
+        config=goal.spec.identity.config,
+        arm=goal.spec.identity.arm,
+        over=goal.spec.protocol.ladder_over,
+        resolution=goal.bounds.resolution,
+        limit=goal.bounds.limit,
+        largest_fit=None,
+        smallest_fail=None,
+        predicted=None,
+        capacity_bytes=None,
+        ended=f"{word}; {AGAIN}",
+        probes=(),
+    )
+    return _row(nothing, goal)
+
+
+def _row(found: Frontier, goal: Goal) -> dict[str, Any]:
     """The numbers of one frontier; the peak and the step's time are those seen at the largest size that fits.
 
     The prediction is today's ledger's, as diagnoses are today's rules': what the search itself went by is in its file.
@@ -123,4 +188,5 @@ def write_frontier(matrix: Matrix, results: Path) -> None:
 
     if not matrix.study.frontier:
         raise SpecError(f"{matrix.path}: asks for no frontier; add for example frontier: {{over: micro_batch}}")
+    say_unusable_frontiers(matrix, results)
     write_csv(frontier_rows(matrix, results), results / "frontier.csv")

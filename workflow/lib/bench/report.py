@@ -11,7 +11,7 @@ from bench.deaths import Death, SurvivalLine, find_deaths, memory_needs, surviva
 from bench.figures import draw
 from bench.files import write_text
 from bench.findings import find_all
-from bench.frontier import frontier_rows
+from bench.frontier import frontier_rows, say_unusable_frontiers
 from bench.hardware import machine_rows
 from bench.matrix import Matrix
 from bench.rediagnose import load_diagnosed
@@ -82,6 +82,7 @@ def write_report(matrix: Matrix, results_folder: Path) -> Path:
     """Write the report, its figures and the tables it links to; give back the Markdown's path."""
     loaded = load_diagnosed(matrix, results_folder)
     say_problems(loaded)
+    say_unusable_frontiers(matrix, results_folder)
     write_tables(matrix, results_folder, loaded)
     context = build(matrix, results_folder, loaded)
     figures = draw(context)
