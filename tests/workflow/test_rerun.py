@@ -128,6 +128,41 @@ def test_a_report_of_another_version_of_the_study_is_made_again(checkout: Checko
     assert "Nothing to be done" in checkout.run()
 
 
+def test_what_a_report_links_to_is_restored_by_the_same_command_and_no_run_is(checkout: Checkout) -> None:
+    checkout.finish_all()
+    checkout.run()
+    shown = ("report.md", "report.html", "runs.csv", "cells.csv", "diagnoses.json")
+    shown += ("figures/throughput.svg", "figures/memory.svg")
+    before = {name: (checkout.results / name).read_bytes() for name in shown}
+    records = {path: path.stat().st_mtime_ns for path in checkout.results.rglob("record.json")}
+    for gone in (("cells.csv",), ("diagnoses.json", "runs.csv"), ("figures/throughput.svg", "figures/memory.svg")):
+        for name in gone:
+            (checkout.results / name).unlink()
+        checkout.run()
+        assert {name: (checkout.results / name).read_bytes() for name in shown} == before, gone
+    assert {path: path.stat().st_mtime_ns for path in records} == records
+    assert "Nothing to be done" in checkout.run()
+
+
+def test_a_figure_that_is_gone_and_of_which_nothing_is_left_to_draw_is_no_obstacle(checkout: Checkout) -> None:
+    checkout.finish_all()
+    checkout.run()
+    report = checkout.results / "report.md"
+    report.write_text(report.read_text() + "\n![Old](figures/old.svg)\n")
+    checkout.run()
+    assert "old.svg" not in report.read_text()
+    assert "Nothing to be done" in checkout.run()
+
+
+def test_a_broken_cache_of_diagnoses_is_named_and_made_again(checkout: Checkout) -> None:
+    checkout.finish_all()
+    checkout.run()
+    (checkout.results / "diagnoses.json").write_text("[]")
+    assert "results/small/diagnoses.json: found a list at the top" in checkout.run()
+    assert (checkout.results / "diagnoses.json").read_text() == "{}\n"
+    assert "Nothing to be done" in checkout.run()
+
+
 def test_a_record_made_again_comes_into_the_report_by_way_of_every_table(checkout: Checkout) -> None:
     checkout.finish_all()
     checkout.run()

@@ -11,7 +11,7 @@ sys.path[:0] = LIBRARIES
 
 from bench.frontier import frontier_targets
 from bench.matrix import load_matrix
-from bench.store import absent, missing, newer
+from bench.store import absent, lost_figures, missing, newer
 from bench.workflow import (
     Plan,
     check_writable,
@@ -37,6 +37,8 @@ ABSENT = absent(RECORDS)
 # A record that the tables have taken in is no job: a finished run's path holds the hash of its spec, so nothing about it
 # can change, and a thousand jobs that do nothing take Snakemake a second of every call.
 UNTOLD = newer(RECORDS, f"{RESULTS}/diagnoses.json")
+# Which figures there are depends on the records: those that are linked and gone are asked for by name.
+LOST = lost_figures(f"{RESULTS}/report.md")
 FRONTIERS = frontier_targets(MATRIX)
 STUDY = {"path": str(MATRIX.path), "root": str(ROOT), "results": RESULTS}
 

@@ -8,6 +8,7 @@ rule document:
         markdown=f"{RESULTS}/report.md",
         html=f"{RESULTS}/report.html",
         stamp=f"{RESULTS}/logs/document.stamp",
+        figures=LOST,
     log:
         f"{RESULTS}/logs/document.log",
     localrule: True

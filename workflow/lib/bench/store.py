@@ -100,6 +100,17 @@ def absent(records: Iterable[str]) -> list[str]:
     return [record for record in records if not os.path.isfile(record)]  # noqa: PTH113
 
 
+def lost_figures(report: str) -> list[str]:
+    """The figures that a report links to and that are not there; none without a report."""
+    folder = os.path.dirname(report)  # noqa: PTH120
+    try:
+        with open(report, encoding="utf-8") as file:
+            names = dict.fromkeys(re.findall(r"\]\((figures/\w+\.svg)\)", file.read()))
+    except (OSError, ValueError):
+        return []
+    return absent(f"{folder}/{name}" for name in names)
+
+
 def newer(records: Iterable[str], output: str) -> list[str]:
     """The records that are not there or were written since `output` was; all of them without it."""
     made_s = _written_s(output)
