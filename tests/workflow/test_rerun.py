@@ -163,6 +163,17 @@ def test_a_broken_cache_of_diagnoses_is_named_and_made_again(checkout: Checkout)
     assert "Nothing to be done" in checkout.run()
 
 
+def test_a_clone_runs_its_own_code_and_not_the_installed_one(checkout: Checkout) -> None:
+    checkout.environment |= {"PYTHONPATH": "", "PYTHONSAFEPATH": "1"}
+    codec = checkout.folder / "harness/contract/codec.py"
+    codec.write_text(codec.read_text().replace("unknown key", "no key of this clone"))
+    path = checkout.finish(checkout.matrix.runs[0])
+    path.write_text(path.read_text().replace('"record_version"', '"record_versoin"'))
+    assert "record_versoin: no key of this clone" in checkout.run("report"), "in a job"
+    checkout.write_study("platforms: [cpu-x2]\nrepeates: 2\n")
+    assert "repeates: no key of this clone" in checkout.run("-n", ok=False), "in the Snakefile"
+
+
 def test_a_record_made_again_comes_into_the_report_by_way_of_every_table(checkout: Checkout) -> None:
     checkout.finish_all()
     checkout.run()
