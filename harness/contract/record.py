@@ -21,12 +21,15 @@ Folder of an attempt (OUT):
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+from harness.contract.bounds import check
 from harness.contract.codec import decode, encode
 from harness.contract.diagnosis import Diagnosis
 from harness.contract.errors import SpecError
 from harness.contract.spec import RunSpec
+from harness.contract.times import check_time
+from harness.contract.trial import Trial
 
 RECORD_VERSION = 1
 
@@ -49,6 +52,14 @@ class Memory:
     peak_phase: str | None = None
     """Phase of the step in which the allocated peak fell: forward, backward, step."""
 
+    NOT_NEGATIVE: ClassVar = (
+        "peak_allocated_bytes", "peak_active_bytes", "peak_reserved_bytes", "alloc_retries", "device_used_bytes",
+        "host_rss_peak_bytes", "host_pinned_bytes",
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        check(self)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class State:
@@ -64,6 +75,17 @@ class State:
     """All three, over the model's parameter count."""
     expected_bytes_per_parameter: float | None
     """What the numerics and the sharding say it must be (formula at the engine)."""
+
+    NOT_NEGATIVE: ClassVar = (
+        "parameter_bytes",
+        "gradient_bytes",
+        "optimizer_bytes",
+        "host_bytes",
+        "bytes_per_parameter",
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -150,9 +172,20 @@ class Measured:
     preflight: dict[str, Any] | None = None
     ledger: dict[str, Any] | None = None
     search: list[dict[str, Any]] | None = None
-    """Trials of the tuned arm: settings, outcome, tokens_per_s; one of them `kept`."""
+    """Trials of the tuned arm, each as `contract/trial.py` says; one of them `kept`."""
     frontier: list[dict[str, Any]] | None = None
     """Rungs of the ladder that were tried: size, fits, peak bytes, step seconds."""
+
+    POSITIVE: ClassVar = (
+        "parameters", "step_time_s", "step_time_p50_s", "step_time_p95_s", "tokens_per_step", "tokens_per_s",
+        "tokens_per_s_per_gpu",
+    )  # fmt: skip
+    NOT_NEGATIVE: ClassVar = ("mfu", "mfu_causal")
+
+    def __post_init__(self) -> None:
+        check(self)
+        for index, trial in enumerate(self.search or ()):
+            decode(Trial, trial, f"search[{index}]")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -235,7 +268,12 @@ class Record:
     published: dict[str, Any] = field(default_factory=dict)
     """Figures of a cited source that this harness does not define, for example its NCCL share."""
 
+    NOT_NEGATIVE: ClassVar = ("wall_s",)
+
     def __post_init__(self) -> None:
+        check(self)
+        for name in ("started_at", "ended_at"):
+            check_time(getattr(self, name), name)
         if self.record_version != RECORD_VERSION:
             raise SpecError(f"record_version: found {self.record_version}, this code reads {RECORD_VERSION}")
         if self.diagnosis.outcome != self.outcome:
@@ -263,7 +301,7 @@ def read_record(path: Path) -> Record:
         return parse_record(json.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
         raise SpecError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SpecError(f"{path}: not a JSON text: {error}") from None
     except SpecError as error:
         raise SpecError(f"{path}: {error}") from None
@@ -273,5 +311,5 @@ def read_rank_result(path: Path) -> RankResult:
     """Read one rank's result file. Raises SpecError naming the file."""
     try:
         return decode(RankResult, json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise SpecError(f"{path}: cannot be read: {error}") from None

@@ -3,6 +3,7 @@
 import statistics
 from typing import Any
 
+from bench.loose import number
 from bench.results import Results
 from bench.runs import Ended
 from harness.contract.units import GB
@@ -42,25 +43,23 @@ def _by_machine(results: Results, platform: str) -> dict[str, list[Ended]]:
 def _row(platform: str, machine: str, ended: list[Ended]) -> dict[str, Any]:
     environments = [e.record.environment for e in ended if e.record.environment]
     host = environments[0].host if environments else {}
+    cores, driver = number(host, "cores"), host.get("gpu_driver")
     return {
         "platform": platform,
         "machine": machine,
         "runs": len(ended),
         "first": min(e.record.started_at or "" for e in ended),
         "device": environments[0].device_name if environments else None,
-        "cores": host.get("cores"),
-        "driver": host.get("gpu_driver"),
-        "matmul_tflops": _median(ended, ("matmul", "flops_per_s"), 1 / TERA),
-        "bus_gb_per_s": _median(ended, ("all_reduce", "bus_bytes_per_s"), 1 / GB),
-        "dispatch_us": _median(ended, ("dispatch", "s_per_call"), US),
+        "cores": None if cores is None else int(cores),
+        "driver": driver if isinstance(driver, str) else None,
+        "matmul_tflops": _median(ended, "matmul", "flops_per_s", 1 / TERA),
+        "bus_gb_per_s": _median(ended, "all_reduce", "bus_bytes_per_s", 1 / GB),
+        "dispatch_us": _median(ended, "dispatch", "s_per_call", US),
     }
 
 
-def _median(ended: list[Ended], path: tuple[str, str], factor: float) -> float | None:
+def _median(ended: list[Ended], probe: str, figure: str, factor: float) -> float | None:
     """The median of one preflight figure over the runs, in the unit shown."""
-    found = []
-    for e in ended:
-        part = ((e.record.measured.preflight if e.record.measured else None) or {}).get(path[0]) or {}
-        if part.get(path[1]) is not None:
-            found.append(part[path[1]])
+    preflights = [e.record.measured.preflight for e in ended if e.record.measured]
+    found = [value for plain in preflights if (value := number(plain, probe, figure)) is not None]
     return statistics.median(found) * factor if found else None
