@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
+from bench.loose import number
 from bench.machines import Sample
 from bench.matrix import Cell
 from bench.runs import MISSING, Run
@@ -68,10 +68,7 @@ def profile_value(name: str) -> Value:
     """A number of the profiled pass by its dotted name; a cited source may give it under the same name."""
 
     def read(record: Record) -> float | None:
-        found: Any = (record.measured.profile if record.measured else None) or record.published
-        for part in name.split("."):
-            found = found.get(part) if isinstance(found, dict) else None
-        return float(found) if isinstance(found, int | float) else None
+        return number((record.measured.profile if record.measured else None) or record.published, *name.split("."))
 
     return read
 
@@ -176,7 +173,8 @@ class CellResult:
         """Kinds of kernels that the profiled passes of the finished runs saw, in the order first met."""
         records = [run.newest.record for run in self.finished if run.newest]
         profiles = [record.measured.profile or {} for record in records if record.measured]
-        return list(dict.fromkeys(kind for profile in profiles for kind in profile.get("kernel_kinds_s", {})))
+        found = [profile.get("kernel_kinds_s") for profile in profiles]
+        return list(dict.fromkeys(kind for kinds in found if isinstance(kinds, dict) for kind in kinds))
 
     def samples(self, value: Value) -> list[Sample]:
         """The number of each run that counts, with what it may be paired by."""

@@ -92,7 +92,8 @@ def _todays(ended: Ended, index: int) -> Diagnosis:
 
 def _death(result: CellResult, ended: Ended, one: Try, diagnosis: Diagnosis, index: int, need: float | None) -> Death:
     record = ended.record
-    counts = record.published.get("collectives_before_death", [])
+    counts = record.published.get("collectives_before_death")
+    count = counts[index] if isinstance(counts, list) and index < len(counts) else None
     later = record.tries[index + 1 :]
     platform, config, arm = result.key
     return Death(
@@ -105,7 +106,7 @@ def _death(result: CellResult, ended: Ended, one: Try, diagnosis: Diagnosis, ind
         peak_bytes=(need or held_bytes(one)) if diagnosis.outcome in MEMORY_DEATHS else None,
         at_least=not result.finished and need in (None, result.peak()),
         diagnosis=diagnosis,
-        collectives=counts[index] if index < len(counts) else None,
+collectives=count if isinstance(count, int) else None,
         steps=None if one.last_step is None else one.last_step + 1,
         exits=_exits(one),
         cured_by=next((t.remedy for t in later if t.remedy and t.diagnosis.outcome == "ok"), None),
