@@ -126,6 +126,14 @@ def test_another_shape_of_what_no_class_describes_is_as_if_it_were_not_there(
     assert not re.search(r"\bnan\b", text)
 
 
+def test_a_finished_run_without_a_speed_is_advised_without_one(tmp_path: Path, matrix: Matrix) -> None:
+    write_record(tmp_path, make_record(run_of(matrix, "ddp")))
+    light = write_record(tmp_path, make_record(run_of(matrix, "zero-3"), peak_bytes=10_000_000_000))
+    change(light, "measured.tokens_per_s", None)
+    text = write_report(matrix, tmp_path).read_text()
+    assert "h200-x2, matched: when memory is short, zero-3: 10.00 GB.\n" in text
+
+
 def change(path: Path, key: str, value: object) -> None:
     """Overwrite one value of a record on disk."""
     plain = json.loads(path.read_text())

@@ -102,8 +102,7 @@ def recommendations(chosen: list[dict[str, Any]]) -> list[str]:
             continue
         lines.append(f"{where}: when it fits, {' or '.join([c['best'], *c['ties']])}.")
         if c["lightest"] and c["lightest"] != c["best"]:
-            lines.append(
-                f"{where}: when memory is short, {c['lightest']}: {c['lightest_gb']:.2f} GB, "
-                f"{c['lightest_slowdown']:.1f}x slower than {c['best']}."
-            )
+            slowdown = c["lightest_slowdown"]
+            slower = "" if slowdown is None else f", {slowdown:.1f}x slower than {c['best']}"
+            lines.append(f"{where}: when memory is short, {c['lightest']}: {c['lightest_gb']:.2f} GB{slower}.")
     return lines
