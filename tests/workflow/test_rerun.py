@@ -158,6 +158,7 @@ def test_a_broken_cache_of_diagnoses_is_named_and_made_again(checkout: Checkout)
     checkout.finish_all()
     checkout.run()
     (checkout.results / "diagnoses.json").write_text("[]")
+    (checkout.results / "logs/document.stamp").write_bytes(b"\xff")
     assert "results/small/diagnoses.json: found a list at the top" in checkout.run()
     assert (checkout.results / "diagnoses.json").read_text() == "{}\n"
     assert "Nothing to be done" in checkout.run()

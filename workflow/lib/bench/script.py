@@ -24,7 +24,7 @@ def stamp_of(rule: str, results: Path) -> Path:
 def drop_stamps(matrix: Matrix, results: Path) -> None:
     """Before another study's outputs are written over: without its stamp a rule makes its outputs again."""
     for stamp in (stamp_of(rule, results) for rule in STAMPS):
-        if stamp.is_file() and stamp.read_text(encoding="utf-8").strip() != matrix.digest:
+        if stamp.is_file() and stamp.read_bytes().strip() != matrix.digest.encode():
             stamp.unlink()
 
 
