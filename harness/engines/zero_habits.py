@@ -19,8 +19,9 @@ cpuinfo.get_cpu_info = functools.cache(cpuinfo.get_cpu_info)
 def import_muon(compiler: Any) -> None:
     """Import DeepSpeed's Muon so that its kernels are compiled when they are called and not when they are imported.
 
-    `compiler` is `deepspeed.runtime.compiler`. To tell whether it supports an optimizer DeepSpeed asks whether it is Muon, and so hands three functions to
-    `torch.compile` that nobody calls here: 3.7 s of CPU time in every rank, most of it the import of Inductor.
+    `compiler` is `deepspeed.runtime.compiler`. To tell whether it supports an optimizer DeepSpeed asks whether it is
+    Muon, and so hands three functions to `torch.compile` that nobody calls here: 3.7 s of CPU time in every rank, most
+    of it the import of Inductor.
     """
 
     def when_called(function: Callable[..., Any]) -> Callable[..., Any]:

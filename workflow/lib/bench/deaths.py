@@ -106,7 +106,7 @@ def _death(result: CellResult, ended: Ended, one: Try, diagnosis: Diagnosis, ind
         peak_bytes=(need or held_bytes(one)) if diagnosis.outcome in MEMORY_DEATHS else None,
         at_least=not result.finished and need in (None, result.peak()),
         diagnosis=diagnosis,
-collectives=count if isinstance(count, int) else None,
+        collectives=count if isinstance(count, int) else None,
         steps=None if one.last_step is None else one.last_step + 1,
         exits=_exits(one),
         cured_by=next((t.remedy for t in later if t.remedy and t.diagnosis.outcome == "ok"), None),
