@@ -27,7 +27,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "workflow/lib")]
 from bench.matrix import load_matrix  # noqa: E402
 
 from harness.contract.diagnosis import Diagnosis  # noqa: E402
-from harness.contract.record import RECORD_VERSION, Measured, Memory, Record, State, Try  # noqa: E402
+from harness.contract.measured import Measured, Memory, State  # noqa: E402
+from harness.contract.record import RECORD_VERSION, Record, Try  # noqa: E402
 from harness.contract.spec import RunSpec  # noqa: E402
 
 EMPTY = {

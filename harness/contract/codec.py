@@ -208,6 +208,12 @@ def clip(text: str) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
+def clip_path(path: object) -> str:
+    """A path, cut in the middle to what fits into an error message: its end says the most."""
+    text = str(path)
+    return text if len(text) <= 240 else f"{text[:80]}...{text[-157:]}"
+
+
 def _convert(hint: Any, value: Any, key: str | None) -> Any:
     kind: Any = type(value)
     if kind is hint and _is_fine(kind, value):

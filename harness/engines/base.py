@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 import torch
 from torch import nn
 
-from harness.contract.record import Found
+from harness.contract.measured import Found
 from harness.contract.spec import RunSpec
 
 

@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parametrize
 
 from harness.contract.engines import DdpSettings, parse_settings
-from harness.contract.record import Found
+from harness.contract.measured import Found
 from harness.contract.units import DTYPE_BYTES
 from harness.engines.base import Context, Holding
 from harness.engines.model import build_meta_model, compile_parts, count_parameters, decoder_blocks

@@ -9,7 +9,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, Offlo
 from torch.distributed.tensor import DTensor
 
 from harness.contract.engines import FsdpSettings, parse_settings
-from harness.contract.record import Found
+from harness.contract.measured import Found
 from harness.contract.units import DTYPE_BYTES
 from harness.engines.base import Context, Holding
 from harness.engines.model import build_meta_model, compile_parts, count_parameters, decoder_blocks

@@ -17,7 +17,7 @@ from typing import Any
 
 from harness.contract.frontier import RUNG_STEPS, sized
 from harness.contract.heartbeat import HeartbeatWriter
-from harness.contract.record import Memory, RankResult
+from harness.contract.measured import Memory, RankResult
 from harness.engines.base import Context
 from harness.engines.loop import Hook, Loop
 from harness.engines.registry import build_engine

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from harness.contract.heartbeat import HeartbeatWriter
-from harness.contract.record import Found, Memory, RankResult, State
+from harness.contract.measured import Found, Memory, RankResult, State
 from harness.engines.base import Context, Engine
 from harness.engines.loop import Hook, Loop
 from harness.engines.registry import build_engine

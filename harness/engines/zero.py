@@ -11,7 +11,7 @@ from torch import nn
 
 from harness.contract.engines import ZeroSettings, parse_settings
 from harness.contract.errors import SpecError
-from harness.contract.record import Found
+from harness.contract.measured import Found
 from harness.contract.spec import Optimizer
 from harness.contract.units import DTYPE_BYTES
 from harness.engines.base import Context, Holding

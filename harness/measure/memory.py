@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from harness.contract.record import Memory
+from harness.contract.measured import Memory
 from harness.contract.units import GIB, KIB
 
 

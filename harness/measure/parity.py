@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.contract.record import Found
+from harness.contract.measured import Found
 from harness.contract.spec import RunSpec
 
 OPTIMIZER_CLASSES = {

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import torch
 
-from harness.contract.record import State
+from harness.contract.measured import State
 
 
 def covered_bytes(tensors: Iterable[torch.Tensor]) -> int:

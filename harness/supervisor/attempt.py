@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.contract.diagnosis import Diagnosis
+from harness.contract.measured import Measured, RankResult
 from harness.contract.outcome import Remedy, outcome
-from harness.contract.record import RECORD_VERSION, Measured, RankExit, RankResult, Record, Try
+from harness.contract.record import RECORD_VERSION, RankExit, Record, Try
 from harness.contract.spec import RunSpec
 from harness.diagnosis import diagnose_folder
 from harness.supervisor import collect, folder, launch, processes

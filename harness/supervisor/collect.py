@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 
 from harness.contract.codec import decode
 from harness.contract.errors import SpecError
-from harness.contract.record import Measured, Memory, RankExit, RankResult, State, read_rank_result
+from harness.contract.measured import Measured, Memory, RankResult, State, read_rank_result
+from harness.contract.record import RankExit
 from harness.contract.spec import RunSpec
 from harness.measure.flops import utilization
 

@@ -8,7 +8,7 @@ from typing import Any
 from harness.contract.diagnosis import Diagnosis
 from harness.contract.frontier import OUT_OF_MEMORY, Rung
 from harness.contract.heartbeat import Heartbeat, read_heartbeat
-from harness.contract.record import Measured, RankResult
+from harness.contract.measured import Measured, RankResult
 from harness.contract.spec import RunSpec
 from harness.diagnosis.memory import read_shortage
 from harness.supervisor.collect import fullest

@@ -10,7 +10,8 @@ import pytest
 from bench.matrix import Matrix, load_matrix
 
 from harness.contract.diagnosis import Diagnosis, Evidence
-from harness.contract.record import RECORD_VERSION, Measured, Memory, Record, State, Try
+from harness.contract.measured import Measured, Memory, State
+from harness.contract.record import RECORD_VERSION, Record, Try
 from harness.contract.spec import RunSpec
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -141,7 +141,7 @@ def test_what_a_spec_is_not_made_of_leaves_a_result_as_it_is(study: Load, tmp_pa
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
-        ("{", "[", "cannot be read"),
+        ("{", "[", "not JSON"),
         ('"largest_fit": 9', '"largest_fit": "9"', "largest_fit: found '9'"),
         ('"ladder": [9, 10]', '"ladder": [10, 9]', "expected rising sizes"),
         ('"ladder": [9, 10]', '"ladder": []', "of another spec"),

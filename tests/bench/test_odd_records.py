@@ -30,8 +30,8 @@ def test_bad_records_beside_a_good_repeat_are_named_in_the_report_and_on_the_ter
     assert "| 1/3 | ok, 2x unknown: " in row
     said = capsys.readouterr().out.splitlines()
     assert len(said) == 2
-    for path, reason in ((torn, "not a JSON text"), (foreign, "holds the record of another run")):
-        name = f"{path.relative_to(tmp_path)}: "
+    for path, reason in ((torn, "not JSON"), (foreign, "holds the record of another run")):
+        name = f"{path.relative_to(tmp_path)}:"
         assert [line for line in said if line.startswith(name) and reason in line]
         assert name in row
         assert reason in row
@@ -43,7 +43,7 @@ def test_many_bad_records_of_a_cell_do_not_make_a_row_endless(tmp_path: Path, st
     for repeat in range(1, 6):
         write_record(tmp_path, make_record(run_of(matrix, "ddp", repeat))).write_text("{")
     text = write_report(matrix, tmp_path).read_text()
-    assert text.count("not a JSON text") == 3
+    assert text.count("not JSON") == 3
     assert "; and 2 more |" in text
 
 

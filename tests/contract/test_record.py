@@ -7,8 +7,9 @@ import pytest
 from harness.contract.diagnosis import Diagnosis, Evidence
 from harness.contract.errors import SpecError
 from harness.contract.heartbeat import LINE_BYTES, HeartbeatWriter, read_heartbeat
+from harness.contract.measured import Measured
 from harness.contract.outcome import OUTCOMES, REMEDIES, outcome
-from harness.contract.record import Measured, Record, Try, parse_record
+from harness.contract.record import Record, Try, parse_record
 from harness.contract.spec import parse_spec
 from tests.contract.test_spec import PLAIN
 

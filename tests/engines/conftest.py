@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from harness.contract.codec import encode
 from harness.contract.engines import CONFIGS
-from harness.contract.record import RankResult, read_rank_result
+from harness.contract.measured import RankResult, read_rank_result
 from harness.contract.spec import RunSpec
 from harness.supervisor.extensions import extensions_folder
 from harness.supervisor.launch import path_with_environment

@@ -7,7 +7,7 @@ import pytest
 
 from harness.contract.codec import encode
 from harness.contract.heartbeat import read_heartbeat
-from harness.contract.record import read_rank_result
+from harness.contract.measured import read_rank_result
 from harness.worker import PARITY_EXIT
 from tests.engines.conftest import STEPS, torchrun
 from tests.engines.specs import SMALL, make_spec

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from harness.contract.record import Found
+from harness.contract.measured import Found
 from harness.measure.parity import loss_mismatches, numerics_mismatches, token_mismatches
 from tests.engines.specs import make_spec
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from harness.contract.codec import encode
-from harness.contract.record import Found, Memory, RankResult
+from harness.contract.measured import Found, Memory, RankResult
 from harness.contract.spec import read_spec
 from harness.supervisor import launch, run
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from harness.contract.record import Found, Memory, RankExit, RankResult, State
+from harness.contract.measured import Found, Memory, RankResult, State
+from harness.contract.record import RankExit
 from harness.supervisor import collect
 from tests.engines.specs import make_spec
 

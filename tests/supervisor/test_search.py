@@ -13,7 +13,8 @@ from harness.contract import exitcodes
 from harness.contract.diagnosis import Diagnosis
 from harness.contract.errors import SpecError
 from harness.contract.heartbeat import read_heartbeat
-from harness.contract.record import RECORD_VERSION, Measured, Record, read_record
+from harness.contract.measured import Measured
+from harness.contract.record import RECORD_VERSION, Record, read_record
 from harness.contract.spec import RunSpec, read_spec
 from harness.supervisor.folder import finished
 from harness.supervisor.search import Choice, search, trial_spec

@@ -11,7 +11,8 @@ from bench.machines import Sample
 from bench.matrix import Cell
 from bench.runs import MISSING, Run
 from bench.stats import Summary, summarize
-from harness.contract.record import Memory, Record, Try
+from harness.contract.measured import Memory
+from harness.contract.record import Record, Try
 from harness.diagnosis.memory import read_shortage
 
 Value = Callable[[Record], float | None]

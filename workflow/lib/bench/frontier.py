@@ -115,7 +115,7 @@ def _searched(matrix: Matrix, results: Path) -> Iterator[tuple[Goal, Frontier | 
             found = read_frontier(path)
             outdated = not all(_is_of(probe, goal.spec) for probe in found.probes)
         except SpecError as error:
-            yield goal, Unusable("unreadable", str(error).removeprefix(f"{path}: "))
+            yield goal, Unusable("unreadable", str(error).removeprefix(f"{path}:").strip())
             continue
         yield goal, Unusable("outdated", "of another spec than the study's") if outdated else found
 

@@ -13,7 +13,7 @@ from bench.platforms import PlatformEntry, contract_platform, load_platforms
 from bench.study import ConfigChoice, Exclusion, Override, Study, parse_study
 from bench.tuning import trials_of
 from bench.workload import departures
-from harness.contract.codec import clip, decode, digest, encode, nearest, read_json
+from harness.contract.codec import clip_path, decode, digest, encode, nearest, read_json
 from harness.contract.engines import (
     CONFIGS,
     MATCHED_NUMERICS,
@@ -118,7 +118,9 @@ def _study_path(name: str, root: Path) -> Path:
         found = "a folder" if is_folder(path) else "no such file"
         siblings = sorted(p.name for p in path.parent.glob("*.y*ml") if is_file(p)) if is_folder(path.parent) else []
         hint = f"; in that folder, {nearest(path.name, siblings)}" if siblings else ""
-        raise SpecError(f"study={clip(name)}: {found}; give a path to a file, or the name of a study in config/{hint}")
+        raise SpecError(
+            f"study={clip_path(name)}: {found}; give a path to a file, or the name of a study in config/{hint}"
+        )
     return find_named("study", name, root / "config", ".yaml", skip=PLATFORMS)
 
 

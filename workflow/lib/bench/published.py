@@ -16,8 +16,9 @@ from typing import Any
 from bench.files import write_text
 from bench.matrix import Matrix, at, load_matrix
 from harness.contract.diagnosis import Diagnosis, Evidence
+from harness.contract.measured import Measured, Memory
 from harness.contract.outcome import REMEDIES
-from harness.contract.record import RECORD_VERSION, Measured, Memory, RankExit, Record, Try
+from harness.contract.record import RECORD_VERSION, RankExit, Record, Try
 from harness.contract.spec import RunSpec
 from harness.contract.units import GB
 

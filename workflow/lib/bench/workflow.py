@@ -9,7 +9,7 @@ from typing import Any
 
 from bench.matrix import Matrix, at
 from bench.store import parse_rerun, wanted
-from harness.contract.codec import clip, digest_of_text, nearest
+from harness.contract.codec import clip_path, digest_of_text, nearest
 from harness.contract.errors import SpecError
 from harness.contract.spec import RunSpec
 
@@ -71,7 +71,7 @@ def _check_folder(results: str) -> None:
             found = f"cannot be a folder: {error.strerror}"
         if found:
             raise SpecError(
-                f"--config results={clip(results)}: {clip(str(place))} {found}; "
+                f"--config results={clip_path(results)}: {clip_path(place)} {found}; "
                 "give a folder, which is made if it is new"
             )
 
@@ -81,7 +81,7 @@ def check_writable(results: str) -> None:
     place = next(p for p in (Path(results), *Path(results).resolve().parents) if p.exists())
     if not os.access(place, os.W_OK | os.X_OK):
         raise SpecError(
-            f"{clip(str(place))}: found a folder that cannot be written to; give another with --config results=FOLDER, "
+            f"{clip_path(place)}: found a folder that cannot be written to; give another with --config results=FOLDER, "
             "a copy of this one to make its report anew"
         )
 
