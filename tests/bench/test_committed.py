@@ -1,0 +1,41 @@
+"""The results that are shipped: every record whole, every report what today's code makes of its records."""
+
+from pathlib import Path
+
+import pytest
+from bench.figures import draw
+from bench.matrix import load_matrix
+from bench.render import render
+from bench.report import build
+
+from harness.contract.record import read_record
+from harness.supervisor.folder import unsound
+
+ROOT = Path(__file__).resolve().parents[2]
+STUDIES = sorted(
+    path.parent.name for path in ROOT.glob("results/*/report.md") if (path.parent / "report.html").exists()
+)
+SHIPPED = [name for name in STUDIES if f"!/results/{name}/" in (ROOT / ".gitignore").read_text().split()]
+
+
+def test_there_are_some() -> None:
+    assert {"published", "h200-x1-2026", "h200-x2-2026"} <= set(SHIPPED)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_every_record_is_of_its_spec_and_has_its_files(name: str) -> None:
+    paths = sorted((ROOT / "results" / name).rglob("record.json"))
+    assert paths
+    for path in paths:
+        record = read_record(path)
+        assert record.spec_hash == record.spec.hash(), path
+        assert record.source is not None or unsound(path.parent, record) == [], path
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_the_report_is_what_the_records_say(name: str) -> None:
+    results = ROOT / "results" / name
+    context = build(load_matrix(name, ROOT), results)
+    # Names of figures decide what a report links to; their curves are matplotlib's, of whatever version.
+    text = render("report.md.j2", context | {"figures": draw(context)})
+    assert text == (results / "report.md").read_text(encoding="utf-8")
