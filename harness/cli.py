@@ -49,7 +49,7 @@ def parser() -> argparse.ArgumentParser:
     share = commands.add_parser(
         "share",
         help="make records fit to be published",
-        description="Redact hosts, users, paths and tokens in the logs of every record below FOLDER, in place.",
+        description="Redact hosts, users, paths and tokens in one study's or one attempt's logs, in place.",
     )
     share.add_argument(
         "folder", type=Path, metavar="FOLDER", help="one study's results, for example results/quick, or one attempt"

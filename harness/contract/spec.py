@@ -60,7 +60,7 @@ class Platform:
     accelerator: str
     """The field's name of the card: `a100-40gb`, `l4`, `h200`, `cpu`."""
     interconnect: str
-    """What links the ranks: `nvlink`, `pcie`, `host-memory`, `loopback`."""
+    """What links the ranks: `nvlink`, `pcie`, `host-memory`, `loopback`; `none` of one rank."""
     machine_type: str | None = None
     """Cloud machine type, for example `a2-highgpu-4g`; null where there is none."""
     gke_accelerator: str | None = None

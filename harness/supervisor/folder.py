@@ -8,6 +8,7 @@ import gzip
 import hashlib
 import json
 import os
+import secrets
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,8 @@ RECORD = "record.json"
 SPEC = "spec.json"
 CHOSEN = "chosen.json"
 """The spec that the tuned arm's trials chose: what the ranks then read in place of SPEC."""
+TORN = "record.json.torn"
+"""Where a record that cannot be read goes when its attempt is made again: a bad merge, say, is wanted back."""
 RECORD_LINE = "HARNESS-RECORD "
 """Begins the line of stdout that carries a whole record, where a lost disk or bucket cannot lose it."""
 RESERVE = ".reserve"
@@ -66,10 +69,11 @@ def _taken(descriptor: int) -> bool:
 
 
 def finished(out: Path, spec: RunSpec) -> Record | None:
-    """The record in `out`; None when there is none, or none that says how the attempt ended.
+    """The record in `out`; None when there is none, or only a torn one that says nothing of how the attempt ended.
 
     It is finished for the workflow too, which looks at nothing else: a file of its list that is gone takes no number
-    away, see `unsound`. Raises SpecError when the folder holds the finished record of another spec or of other code.
+    away, see `unsound`. Raises SpecError when the folder holds the finished record of another spec or of other code, or
+    one that cannot be opened.
     """
     path = out / RECORD
     if not path.exists():
@@ -77,21 +81,24 @@ def finished(out: Path, spec: RunSpec) -> Record | None:
     try:
         record = read_record(path)
     except SpecError as error:
-        if _says_an_outcome(path):
-            raise SpecError(f"{error}; this code cannot read it; move it away to run the attempt again") from None
-        return None
+        if _is_torn(path):
+            return None
+        raise SpecError(f"{error}; move it away to run the attempt again") from None
     if record.spec_hash != spec.hash():
         found, expected = record.spec_hash[:12], spec.hash()[:12]
         raise SpecError(f"{out}: holds the finished record of spec {found}, not of {expected}; name another folder")
     return record
 
 
-def _says_an_outcome(path: Path) -> bool:
+def _is_torn(path: Path) -> bool:
+    """Whether a record that cannot be read says nothing: not when it cannot be opened, or is of newer code."""
     try:
         plain = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+    except OSError:
         return False
-    return isinstance(plain, dict) and isinstance(plain.get("outcome"), str)
+    except (ValueError, RecursionError):
+        return True
+    return not isinstance(plain, dict) or not isinstance(plain.get("outcome"), str)
 
 
 def unsound(out: Path, record: Record) -> list[str]:
@@ -118,6 +125,8 @@ def prepare(out: Path, spec: RunSpec) -> None:
 
 
 def _prepare(out: Path, spec: RunSpec) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        (out / RECORD).replace(out / TORN)
     for name in (RECORD, SPEC, CHOSEN, RESERVE, "telemetry.jsonl"):
         for path in (out / name, *out.glob(f"{name}.*.part")):
             path.unlink(missing_ok=True)
@@ -145,7 +154,7 @@ def empty(place: Path) -> None:
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Put `content` at `path` in one step: readers see the old file, none or the whole new one."""
     raw = content.encode() if isinstance(content, str) else content
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
     try:
         with open(part, "wb") as file:
             file.write(raw)
@@ -231,4 +240,7 @@ def _holds(out: Path, file: File) -> bool:
     path = out / file.path
     if not path.resolve().is_relative_to(out.resolve()):
         return False
-    return path.is_file() and path.stat().st_size == file.size_bytes and _describe(out, path) == file
+    try:
+        return path.is_file() and path.stat().st_size == file.size_bytes and _describe(out, path) == file
+    except OSError:
+        return False

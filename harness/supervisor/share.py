@@ -6,15 +6,17 @@ text (a flight recorder's dump names source paths in a pickle) is taken out, and
 
 import dataclasses
 import gzip
+import json
 import typing
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from harness.contract.codec import clip
+from harness.contract.codec import clip, read_json
 from harness.contract.diagnosis import Diagnosis
 from harness.contract.errors import HarnessError
-from harness.contract.record import File, Record, read_record
+from harness.contract.record import Record, read_record
 from harness.contract.spec import Arm
 from harness.diagnosis.redact import Redactor
 from harness.supervisor.folder import RECORD, list_files, write_atomically, write_record
@@ -23,9 +25,13 @@ NOTE = "logs redacted for publication"
 TEXT = (".log", ".txt", ".jsonl", ".log.gz", ".txt.gz")
 VERBATIM = (".json",)
 """Written by this harness, which keeps hosts, users and paths out of them."""
+CLUSTER = "k8s.json"
+"""Written by the GKE client: what Kubernetes says of nodes and pods, in its own words."""
 RUNS = [f"*/*/{arm}/r*-*/a*/{RECORD}" for arm in typing.get_args(Arm)]
 CLIMBS = [f"frontier/*/*/{arm}/*/*/a*/{RECORD}" for arm in typing.get_args(Arm)]
 """Where a study's results have their attempts, and where its frontiers have theirs."""
+WORDS = [f"{place}.log" for arm in typing.get_args(Arm) for place in (f"*/*/{arm}/r*-*/a*", f"frontier/*/*/{arm}/*")]
+"""Where what the runs said lies, beside their folders."""
 EXPECTED = "expected one study's results, for example results/NAME, or one attempt's folder"
 
 
@@ -34,20 +40,34 @@ def share(root: Path) -> int:
 
     Raises HarnessError for any other folder, and when something cannot be read, before anything is changed.
     """
-    all_of_them = [pair for folder, record in _attempts(root) for pair in (*_trials(folder), (folder, record))]
+    root = root.resolve()
+    attempts = _attempts(root)
+    _refuse_unfinished(root)
+    all_of_them = [pair for folder, record in attempts for pair in (*_trials(folder), (folder, record))]
     fresh = [(folder, record) for folder, record in all_of_them if NOTE not in record.notes and record.source is None]
     try:
-        for folder, record in fresh:
-            for file in _own(folder, record):
-                if _is_there(folder, file):
-                    _read(folder / file.path)
+        for folder, _ in fresh:
+            for path in _own(folder):
+                _read(path)
         for folder, record in fresh:
             write_record(folder, _shared(folder, record))
+        for path in (path for pattern in WORDS for path in sorted(root.glob(pattern))):
+            _rewrite(path, Redactor().line)
     except OSError as error:
         raise HarnessError(
             f"{error.filename or root}: {error.strerror or error}; call it again when that works"
         ) from None
     return len(fresh)
+
+
+def _refuse_unfinished(root: Path) -> None:
+    places = [place for pattern in (*RUNS, *CLIMBS) for place in root.glob(pattern.removesuffix(f"/{RECORD}"))]
+    unfinished = sorted(place for place in places if place.is_dir() and not (place / RECORD).exists())
+    if unfinished:
+        raise HarnessError(
+            f"{unfinished[0]}: found no {RECORD} in it and {len(unfinished) - 1} more such folders, so that what they "
+            "hold is not known; finish their runs, or remove what is not to be published"
+        )
 
 
 def _attempts(root: Path) -> list[tuple[Path, Record]]:
@@ -77,28 +97,23 @@ def _trials(folder: Path) -> list[tuple[Path, Record]]:
     return [(path.parent, read_record(path)) for path in sorted(folder.glob(f"trial-*/{RECORD}"))]
 
 
-def _own(folder: Path, record: Record) -> list[File]:
-    """The record's files without those that a trial's record lists."""
+def _own(folder: Path) -> list[Path]:
+    """The attempt's files, listed in its record or not; its trials' are their own records'."""
     trials = tuple(f"{path.parent.name}/" for path in folder.glob(f"trial-*/{RECORD}"))
-    return [file for file in record.files if not file.path.startswith(trials)]
-
-
-def _is_there(folder: Path, file: File) -> bool:
-    path = folder / file.path
-    return path.is_file() and path.resolve().is_relative_to(folder.resolve())
+    return [folder / file.path for file in list_files(folder) if not file.path.startswith(trials)]
 
 
 def _shared(folder: Path, record: Record) -> Record:
     redactor = Redactor()
-    gone = []
-    for file in _own(folder, record):
-        path = folder / file.path
-        if not _is_there(folder, file):
-            gone.append(file.path)
-        elif path.name.endswith(TEXT):
+    gone = [file.path for file in record.files if not (folder / file.path).is_file()]
+    for path in _own(folder):
+        if path.name.endswith(TEXT):
             _rewrite(path, redactor.line)
         elif not path.name.endswith(VERBATIM):
             path.unlink()
+    if (folder / CLUSTER).is_file():
+        facts = _each_text(read_json(folder / CLUSTER), redactor.line)
+        write_atomically(folder / CLUSTER, json.dumps(facts, indent=1) + "\n")
     return dataclasses.replace(
         record,
         diagnosis=_redacted(record.diagnosis, redactor),
@@ -106,6 +121,14 @@ def _shared(folder: Path, record: Record) -> Record:
         files=list_files(folder),
         notes=(*record.notes, *(f"{path}: gone before publication" for path in gone), NOTE),
     )
+
+
+def _each_text(value: Any, line: Callable[[str], str]) -> Any:
+    if isinstance(value, dict):
+        return {key: _each_text(inner, line) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_each_text(inner, line) for inner in value]
+    return "".join(map(line, value.splitlines(keepends=True))) if isinstance(value, str) else value
 
 
 def _redacted(diagnosis: Diagnosis, redactor: Redactor) -> Diagnosis:

@@ -1,12 +1,15 @@
 """The results that are shipped: every record whole, every report what today's code makes of its records."""
 
+import re
 from pathlib import Path
 
 import pytest
 from bench.figures import draw
 from bench.matrix import load_matrix
+from bench.rediagnose import load_diagnosed
 from bench.render import render
 from bench.report import build
+from bench.tables import write_tables
 
 from harness.contract.record import read_record
 from harness.supervisor.folder import unsound
@@ -33,9 +36,22 @@ def test_every_record_is_of_its_spec_and_has_its_files(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_the_report_is_what_the_records_say(name: str) -> None:
+def test_the_report_and_its_tables_are_what_the_records_say(name: str, tmp_path: Path) -> None:
     results = ROOT / "results" / name
-    context = build(load_matrix(name, ROOT), results)
-    # Names of figures decide what a report links to; their curves are matplotlib's, of whatever version.
-    text = render("report.md.j2", context | {"figures": draw(context)})
-    assert text == (results / "report.md").read_text(encoding="utf-8")
+    matrix = load_matrix(name, ROOT)
+    loaded = load_diagnosed(matrix, results)
+    context = build(matrix, results, loaded)
+    write_tables(matrix, tmp_path, loaded)
+    context |= {"figures": draw(context)}
+    made = {
+        "report.md": render("report.md.j2", context),
+        "report.html": render("report.html.j2", context),
+        **{table: (tmp_path / table).read_text(encoding="utf-8") for table in ("runs.csv", "cells.csv")},
+    }
+    for file, text in made.items():
+        assert _without_curves(text) == _without_curves((results / file).read_text(encoding="utf-8")), file
+
+
+def _without_curves(text: str) -> str:
+    """Figures are matplotlib's, of whatever version."""
+    return re.sub(r"<svg.*?</svg>", "<svg/>", text, flags=re.DOTALL)

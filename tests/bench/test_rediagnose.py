@@ -90,7 +90,7 @@ def test_a_broken_file_is_named_and_made_again(
     mend_diagnoses(matrix, tmp_path)
     assert (tmp_path / DIAGNOSES).read_text() == whole
     (line,) = capsys.readouterr().out.splitlines()
-    assert line.startswith(f"{tmp_path / DIAGNOSES}: ")
+    assert line.startswith(f"{tmp_path / DIAGNOSES}:")
     assert line.endswith("; made again from the logs")
     mend_diagnoses(matrix, tmp_path)
     assert capsys.readouterr().out == ""

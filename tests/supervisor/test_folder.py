@@ -22,7 +22,8 @@ def test_preparing_removes_what_an_unfinished_attempt_left_and_nothing_else(tmp_
         (tmp_path / name).write_text("x")
     folder.prepare(tmp_path, SPEC)
     left = {p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*") if p.is_file()}
-    assert left == {"spec.json", "notes/mine.txt", folder.RESERVE}
+    assert left == {"spec.json", "notes/mine.txt", folder.RESERVE, folder.TORN}
+    assert (tmp_path / folder.TORN).read_text() == "x"
     assert json.loads((tmp_path / "spec.json").read_text()) == SPEC.to_json()
     assert (tmp_path / folder.RESERVE).stat().st_blocks * 512 >= folder.RESERVE_BYTES
 
@@ -69,6 +70,22 @@ def test_a_record_of_other_code_is_refused_and_kept(tmp_path: Path) -> None:
     (tmp_path / "record.json").write_text(json.dumps(plain))
     with pytest.raises(SpecError, match=r"a_field_of_tomorrow: unknown key; .* move it away to run the attempt again"):
         folder.finished(tmp_path, SPEC)
+
+
+def test_a_record_that_cannot_be_opened_is_refused_and_kept(tmp_path: Path) -> None:
+    (tmp_path / "record.json").mkdir()  # permissions do not stop root; this stops everybody
+    with pytest.raises(SpecError, match=r"record\.json: cannot be read: .* move it away to run the attempt again"):
+        folder.finished(tmp_path, SPEC)
+
+
+def test_a_listed_file_that_cannot_be_read_does_not_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = a_record(tmp_path)
+
+    def refuse(out: Path, path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(folder, "_describe", refuse)
+    assert "try-1/rank-0.log" in folder.unsound(tmp_path, record)
 
 
 def test_the_record_of_another_spec_is_refused_even_without_its_files(tmp_path: Path) -> None:

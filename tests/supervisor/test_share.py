@@ -2,6 +2,7 @@
 
 import dataclasses
 import gzip
+import json
 from pathlib import Path
 
 import pytest
@@ -156,3 +157,38 @@ def test_nothing_outside_the_attempt_is_touched_whatever_its_record_lists(tmp_pa
     folder.write_record(out, dataclasses.replace(record, files=(*record.files, outside)))
     assert share(tmp_path) == 1
     assert (tmp_path / "mine.log").read_text() == PRIVATE
+
+
+def test_what_lies_beside_the_listed_logs_is_redacted_too(tmp_path: Path) -> None:
+    out = place(tmp_path)
+    an_attempt(out)
+    (out / "try-1/extra.log").write_text(PRIVATE)
+    out.with_name("a1.log").write_text(PRIVATE)
+    climb = tmp_path / "frontier/cpu-x2/ddp/matched/micro_batch.log"
+    climb.parent.mkdir(parents=True)
+    climb.write_text(PRIVATE)
+    (out / "k8s.json").write_text(json.dumps({"pod": {"nodeName": "gke-pool-7"}, "log": [PRIVATE], "restarts": 2}))
+    assert share(tmp_path) == 1
+    for path in (out / "try-1/extra.log", out.with_name("a1.log"), climb, out / "k8s.json"):
+        text = path.read_text()
+        assert "somebody" not in text, path
+        assert "gke-pool-7" not in text, path
+        assert "hf_abc" not in text, path
+    assert json.loads((out / "k8s.json").read_text())["restarts"] == 2
+    assert folder.unsound(out, read_record(out / "record.json")) == []
+
+
+def test_an_attempt_without_a_record_is_named_and_nothing_is_touched(tmp_path: Path) -> None:
+    an_attempt(place(tmp_path))
+    unfinished = place(tmp_path, "zero-1") / "try-1"
+    unfinished.mkdir(parents=True)
+    (unfinished / "rank-0.log").write_text(PRIVATE)
+    with pytest.raises(HarnessError, match=r"zero-1/.*/a1: found no record\.json in it .* finish their runs"):
+        share(tmp_path)
+    assert PRIVATE in (place(tmp_path) / "try-1/rank-0.log").read_text()
+
+
+def test_here_is_a_folder_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    an_attempt(place(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert share(Path()) == 1

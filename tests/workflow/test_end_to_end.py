@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -43,7 +44,8 @@ def test_real_records_with_real_numbers(finished: Checkout) -> None:
 
 def test_the_report_shows_them(finished: Checkout) -> None:
     report = (finished.results / "report.md").read_text()
-    assert report.count("| 1/1 | ok |") == 2
+    # A busy machine makes a run's steps uneven, which its row then says.
+    assert len(re.findall(r"\| 1/1 \| ok( \[unstable\])? \|", report)) == 2
     assert "| ddp |" in report
     assert "state B/param" in report
     for name in ("report.html", "runs.csv", "cells.csv", "figures/throughput.svg", "figures/memory.svg"):

@@ -4,18 +4,20 @@ from collections.abc import Iterable
 
 from bench.cells import nccl_share
 from bench.finding import Finding, percent, times, uncertainty
-from bench.results import Results, comparable
+from bench.results import Results
 
 
 def stage_order(results: Results) -> Iterable[Finding]:
     """ZeRO-3 against ZeRO-2 on every platform: which pipe turns the order around."""
     for arm in results.arms:
-        parts, ratios = [], {}
+        parts, ratios, leads = [], {}, set()
         for platform in results.platforms:
             ratio = results.speed_ratio(results.get(platform, "zero-3", arm), results.get(platform, "zero-2", arm))
             if ratio is None:
                 continue
             ratios[platform] = ratio.value
+            if not ratio.tie:
+                leads.add(ratio.value > 1)
             if ratio.tie:
                 parts.append(f"on {platform} they tie (ratio {times(ratio)})")
             elif ratio.value > 1:
@@ -23,8 +25,8 @@ def stage_order(results: Results) -> Iterable[Finding]:
             else:
                 parts.append(f"on {platform} zero-2 is {times(ratio.inverse)} as fast as zero-3")
         if parts:
-            flips = len({value > 1 for value in ratios.values()}) > 1
-            verdict = "the order of zero-2 and zero-3 turns with the platform" if flips else "zero-3 against zero-2"
+            turns = len(leads) > 1
+            verdict = "the order of zero-2 and zero-3 turns with the platform" if turns else "zero-3 against zero-2"
             yield Finding(
                 kind="stage_order", sentence=f"{arm}: {verdict}: {'; '.join(parts)}.", numbers={"arm": arm} | ratios
             )
@@ -33,29 +35,32 @@ def stage_order(results: Results) -> Iterable[Finding]:
 def nccl_growth(results: Results) -> Iterable[Finding]:
     """The NCCL share of the same config on each platform."""
     for arm in results.arms:
-        rows = {}
-        for config in results.configs():
-            cells = [results.get(platform, config, arm) for platform in results.platforms]
-            found = [(c, share) for c in cells if c is not None and (share := c.median(nccl_share)) is not None]
-            # Of one rank there is no share to speak of, and of another workload it says nothing.
-            shares = [
-                (c.key[0], share)
-                for c, share in found
-                if comparable(c, found[0][0]) and c.cell.spec is not None and c.cell.spec.platform.world_size > 1
-            ]
-            if len(shares) > 1:
-                rows[config] = shares
-        if rows:
-            places = " -> ".join(dict.fromkeys(platform for shares in rows.values() for platform, _ in shares))
-            text = "; ".join(
-                f"{config} {' -> '.join(f'{share * 100:.1f}%' for _, share in shares)}"
-                for config, shares in rows.items()
-            )
-            yield Finding(
-                kind="nccl_share",
-                sentence=f"{arm}: share of kernel time spent in NCCL, {places}: {text}.",
-                numbers={"arm": arm, **{config: [share for _, share in shares] for config, shares in rows.items()}},
-            )
+        rows = {config: shares for config in results.configs() if len(shares := _shares(results, config, arm)) > 1}
+        places = [platform for platform in results.platforms if any(platform in shares for shares in rows.values())]
+        if not rows:
+            continue
+        text = "; ".join(
+            f"{config} {' -> '.join(f'{shares[p] * 100:.1f}%' if p in shares else '-' for p in places)}"
+            for config, shares in rows.items()
+        )
+        yield Finding(
+            kind="nccl_share",
+            sentence=f"{arm}: share of kernel time spent in NCCL, {' -> '.join(places)}: {text}.",
+            numbers={"arm": arm, **{config: list(shares.values()) for config, shares in rows.items()}},
+        )
+
+
+def _shares(results: Results, config: str, arm: str) -> dict[str, float]:
+    """Platform -> NCCL share of one config, of the workload that most platforms have."""
+    by_terms: dict[tuple[str, ...], dict[str, float]] = {}
+    for platform in results.platforms:
+        cell = results.get(platform, config, arm)
+        share = cell.median(nccl_share) if cell is not None else None
+        # Of one rank there is no share to speak of.
+        if cell is None or share is None or cell.cell.spec is None or cell.cell.spec.platform.world_size == 1:
+            continue
+        by_terms.setdefault(cell.cell.terms, {})[platform] = share
+    return max(by_terms.values(), key=len, default={})
 
 
 def pipes(results: Results) -> Iterable[Finding]:

@@ -7,22 +7,23 @@ from bench.cost import cell_cost
 from bench.matrix import Matrix
 from bench.results import Results, speed
 from bench.runs import MISSING
+from bench.stats import Ratio
 from harness.contract.units import GB
 
 
 def choices(matrix: Matrix, results: Results) -> list[dict[str, Any]]:
     """For each platform, arm and workload: the fastest, what ties with it, the lightest, and what did not run.
 
-    More sequences a step are another workload, not a faster config.
+    More sequences a step are another workload, not a faster config; in an arm of equal numerics so are other ones.
     """
     found = []
     for platform, arm in results.places():
         cells = [c for key, c in results.cells.items() if (key[0], key[2]) == (platform, arm) and c.cell.spec]
-        sizes = list(dict.fromkeys(cell.cell.terms for cell in cells))
-        for size in sizes:
-            telling = [part for part, *others in zip(size, *sizes, strict=True) if len(set(others)) > 1]
+        workloads = list(dict.fromkeys(cell.cell.terms for cell in cells))
+        for terms in workloads:
+            telling = [part for part, *others in zip(terms, *workloads, strict=True) if len(set(others)) > 1]
             where = ", ".join([platform, arm, *telling])
-            found.append(_choice(matrix, results, where, [cell for cell in cells if cell.cell.terms == size]))
+            found.append(_choice(matrix, results, where, [cell for cell in cells if cell.cell.terms == terms]))
     known = [choice for choice in found if choice is not None]
     return known if any(choice["best"] for choice in known) else []
 
@@ -53,7 +54,7 @@ def _choice(matrix: Matrix, results: Results, where: str, cells: list[CellResult
         "runner_up": _second(results, alive, ties),
         "lightest": lightest[1] if lightest else None,
         "lightest_gb": lightest[0] / GB if lightest else None,
-        "lightest_slowdown": speed(best) / speed(lightest[2]) if lightest and speed(lightest[2]) else None,
+        "lightest_ratio": results.speed_ratio(best, lightest[2]) if lightest else None,
         "failed": failed,
         "unrun": unrun,
     }
@@ -90,6 +91,14 @@ def _peak_gb(cell: CellResult) -> float | None:
     return None if peak is None else peak / GB
 
 
+def _slower(ratio: Ratio | None, best: str) -> str:
+    """How far the lightest config is behind the fastest, by their paired runs."""
+    if ratio is None:
+        return ""
+    apart = " (on different machines)" if ratio.apart else ""
+    return f", as fast as {best}{apart}" if ratio.tie else f", {ratio.value:.1f}x slower than {best}{apart}"
+
+
 def recommendations(chosen: list[dict[str, Any]]) -> list[str]:
     """The choices as advice, one sentence each."""
     lines = []
@@ -102,7 +111,6 @@ def recommendations(chosen: list[dict[str, Any]]) -> list[str]:
             continue
         lines.append(f"{where}: when it fits, {' or '.join([c['best'], *c['ties']])}.")
         if c["lightest"] and c["lightest"] != c["best"]:
-            slowdown = c["lightest_slowdown"]
-            slower = "" if slowdown is None else f", {slowdown:.1f}x slower than {c['best']}"
+            slower = _slower(c["lightest_ratio"], c["best"])
             lines.append(f"{where}: when memory is short, {c['lightest']}: {c['lightest_gb']:.2f} GB{slower}.")
     return lines

@@ -56,7 +56,18 @@ def beside(matrix: Matrix, results: Results, results_folder: Path) -> dict[str, 
         values = [ratios[index] for _, ratios in columns]
         if any(value is not None for value in values):
             rows.append({"title": title, "values": values})
+    every = [where["terms"] for where, _ in columns]
+    for where, _ in columns:
+        # What all columns share needs no words.
+        where["telling"] = [part for part, *all_of in zip(where["terms"], *every, strict=True) if len(set(all_of)) > 1]
     return {"columns": [where for where, _ in columns], "rows": rows}
+
+
+def _terms(results: Results, platform: str, arm: str) -> tuple[str, ...]:
+    """What the compared cells of one place train on: those of most of them."""
+    names = {name for _, _, *pair in COMPARISONS for name in pair}
+    found = [cell.cell.terms for name in names if (cell := results.get(platform, name, arm)) is not None]
+    return max(sorted(found), key=found.count)[:4]
 
 
 def _columns(study: str, results: Results) -> Iterable[tuple[dict[str, Any], list[Shown | None]]]:
@@ -64,4 +75,7 @@ def _columns(study: str, results: Results) -> Iterable[tuple[dict[str, Any], lis
         for arm in results.arms:
             ratios = [compare(results, platform, arm, first, second) for _, compare, first, second in COMPARISONS]
             if any(ratio is not None for ratio in ratios):
-                yield {"study": study, "platform": platform, "arm": arm}, ratios
+                yield (
+                    {"study": study, "platform": platform, "arm": arm, "terms": _terms(results, platform, arm)},
+                    ratios,
+                )

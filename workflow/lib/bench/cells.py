@@ -81,9 +81,9 @@ def profiled_step_s(record: Record) -> float | None:
 
 
 def timed_share(name: str) -> Value:
-    """A share of the profiled step as a share of the timed one; what keeps the device busy takes equally long in both.
+    """A share of the profiled step as a share of the timed one: kernels that compute take as long in both.
 
-    Idle is what remains of it: at least, since a kernel that waits for a peer is shorter where the peer comes sooner.
+    One that waits for a peer is shorter where the peer comes sooner, so that idle, what remains, is the least of it.
     """
 
     def read(record: Record) -> float | None:
@@ -91,7 +91,8 @@ def timed_share(name: str) -> Value:
         share = profile_value(f"shares.{name}")(record)
         if profiled_s is None or timed_s is None or share is None:
             return None
-        return max(0.0, 1 - (1 - share) * profiled_s / timed_s) if name == "idle" else share * profiled_s / timed_s
+        busy = (1 - share if name == "idle" else share) * profiled_s / timed_s
+        return max(0.0, 1 - busy) if name == "idle" else min(1.0, busy)
 
     return read
 
@@ -186,6 +187,13 @@ class CellResult:
         """Largest peak over the runs, those that died included: memory is a maximum, not a median."""
         found = [peak_bytes(run.newest.record) for run in self.runs if run.newest]
         return max((p for p in found if p), default=None)
+
+    @property
+    def peak_is_held(self) -> bool:
+        """Whether the largest peak is what a run held when it died, so that the cell needs more."""
+        found = [run.newest.record for run in self.runs if run.newest and peak_bytes(run.newest.record)]
+        largest = max(found, key=lambda record: peak_bytes(record) or 0.0, default=None)
+        return largest is not None and (largest.measured is None or largest.measured.memory is None)
 
     def parity_difference(self) -> float | None:
         """Largest relative loss difference to the reference over the runs."""

@@ -63,6 +63,10 @@ class SurvivalLine:
     survivor_bytes: float
     casualty: str | None
     casualty_bytes: float | None
+    at_least: bool
+    """Whether the casualty's is only what it held when it died, so that the line may lie higher."""
+    casualties: frozenset[str]
+    """Every config that died of memory without a remedy."""
     lasted: tuple[tuple[str, float, int], ...]
     """Casualties by need: config, peak bytes, collectives (or steps) it lasted."""
     unit: str
@@ -104,7 +108,7 @@ def _death(result: CellResult, ended: Ended, one: Try, diagnosis: Diagnosis, ind
         attempt=record.spec.identity.attempt,
         index=one.index,
         peak_bytes=(need or held_bytes(one)) if diagnosis.outcome in MEMORY_DEATHS else None,
-        at_least=not result.finished and need in (None, result.peak()),
+        at_least=result.peak_is_held and need in (None, result.peak()),
         diagnosis=diagnosis,
         collectives=count if isinstance(count, int) else None,
         steps=None if one.last_step is None else one.last_step + 1,
@@ -123,8 +127,8 @@ def _exits(one: Try) -> str:
 def memory_needs(results: Iterable[CellResult]) -> dict[tuple[str, str, str], float]:
     """(platform, config, arm) -> peak bytes per rank.
 
-    A cell that never finished borrows the peak of the same config, arm and number of ranks on another platform:
-    memory does not depend on how fast the card is. What it held when it died is less than what it needs.
+    A cell that never finished borrows the peak of the same config, arm, workload and number of ranks on another
+    platform: memory does not depend on how fast the card is. What it held when it died is less than what it needs.
     """
     listed = list(results)
     own = {r.key: peak for r in listed if r.finished and (peak := r.peak())}
@@ -138,10 +142,11 @@ def memory_needs(results: Iterable[CellResult]) -> dict[tuple[str, str, str], fl
             if t.key in own
             and t.cell.spec is not None
             and t.key[1:] == result.key[1:]
+            and t.cell.terms == result.cell.terms
             and t.cell.spec.platform.device == "cuda"
             and t.cell.spec.platform.world_size == spec.platform.world_size
         ]
-        need = min(twins) if twins else result.peak()
+        need = max(min(twins, default=0.0), result.peak() or 0.0)
         if need:
             own[result.key] = need
     return own
@@ -169,8 +174,8 @@ def _of_memory(death: Death) -> bool:
 
 
 def _line(platform: str, arm: str, survivor: tuple[float, str], killers: list[Death]) -> SurvivalLine:
-    known = sorted((d.peak_bytes, d.config) for d in killers if d.peak_bytes)
-    above = [(peak, config) for peak, config in known if peak > survivor[0]]
+    known = sorted((d.peak_bytes, d.config, d.at_least) for d in killers if d.peak_bytes)
+    above = [found for found in known if found[0] > survivor[0]]
     counted = any(d.collectives is not None for d in killers)
     lasted: dict[str, tuple[str, float, int]] = {}
     for death in killers:
@@ -185,6 +190,8 @@ def _line(platform: str, arm: str, survivor: tuple[float, str], killers: list[De
         survivor_bytes=survivor[0],
         casualty=above[0][1] if above else None,
         casualty_bytes=above[0][0] if above else None,
+        at_least=bool(above) and above[0][2],
+        casualties=frozenset(death.config for death in killers),
         lasted=ordered,
         unit="collectives completed" if counted else "steps begun",
         trend=rank_correlation([peak for _, peak, _ in ordered], [count for _, _, count in ordered]),

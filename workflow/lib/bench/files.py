@@ -2,6 +2,7 @@
 
 import os
 import re
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,7 @@ def write_text(path: Path, text: str) -> None:
     """Write a file so that a reader sees the old text or the new one, never half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # Two calls at once write the same file: none may put the other's half into place.
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
         part.write_text(text, encoding="utf-8")
         part.replace(path)

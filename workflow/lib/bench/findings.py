@@ -58,11 +58,10 @@ def _head_to_head(fsdp: CellResult, zero: CellResult, ratio: Ratio) -> Finding:
     mine, theirs = peak_gb(fsdp), peak_gb(zero)
     if mine and theirs:
         numbers["peak_change"] = mine / theirs - 1
-        word = "lighter" if mine < theirs else "heavier"
+        change = f"{abs(mine / theirs - 1) * 100:.0f}% {'lighter' if mine < theirs else 'heavier'}"
+        much = "as heavy" if abs(mine - theirs) < TINY_GB else change
         who = f"{config} is" if ratio.tie else "is"
-        text += (
-            f", and {who} {abs(mine / theirs - 1) * 100:.0f}% {word} at its peak ({mine:.2f} against {theirs:.2f} GB)"
-        )
+        text += f", and {who} {much} at its peak ({mine:.2f} against {theirs:.2f} GB)"
     return Finding(kind="head_to_head", sentence=text + ".", numbers=numbers)
 
 
@@ -169,12 +168,17 @@ def offload_exchange(results: Results) -> Iterable[Finding]:
             step_s = here.median(step_time_s)
             if not before or not after or not step_s:
                 continue
-            price = f": each GB given back costs {step_s * (ratio.value - 1) / (before - after) * MS:.0f} ms a step"
+            cost = "costs no speed beyond the noise" if ratio.tie else f"makes it {1 / ratio.value:.1f}x faster"
+            if ratio.value > 1 and not ratio.tie:
+                cost = f"makes it {ratio.value:.1f}x slower"
+            price = ""
+            if ratio.value > 1 and not ratio.tie and before > after:
+                price = f": each GB given back costs {step_s * (ratio.value - 1) / (before - after) * MS:.0f} ms a step"
             yield Finding(
                 kind="offload",
                 sentence=(
                     f"{platform}, {arm}: offload takes {config} from {before:.2f} to {after:.2f} GB "
-                    f"and makes it {ratio.value:.1f}x slower{uncertainty(ratio)}{price if before > after else ''}."
+                    f"and {cost}{uncertainty(ratio)}{price}."
                 ),
                 numbers={
                     "platform": platform,
@@ -196,10 +200,11 @@ def survival(lines: Iterable[SurvivalLine]) -> Iterable[Finding]:
             yield Finding(kind="survival", sentence=f"{where}: {lived}; how much the dead needed is not known.")
             continue
         low, high = line.survivor_bytes / GB, line.casualty_bytes / GB
-        text = (
-            f"{where}: the survival line runs between {low:.1f} and {high:.1f} GB: {lived}, "
-            f"{line.casualty} at {high:.1f} GB died without a remedy"
-        )
+        died = f"{line.casualty} at {high:.1f} GB died without a remedy"
+        text = f"{where}: the survival line runs between {low:.1f} and {high:.1f} GB: {lived}, {died}"
+        if line.at_least:
+            died = f"{line.casualty} died without a remedy when it held {high:.1f} GB and asked for more"
+            text = f"{where}: the survival line lies above {low:.1f} GB: {lived}, {died}"
         if len(line.lasted) > 1:
             story = ", ".join(f"{config} ({peak / GB:.1f} GB) after {n}" for config, peak, n in line.lasted)
             lesson = ""

@@ -58,8 +58,9 @@ class Cell:
             return ()
         data = self.spec.data
         numerics = () if self.arm == "defaults" else self.departs["numerics"] + self.departs["optimizer"]
+        model = [word for word in self.departs["model"] if not word.startswith("model ")]
         return (
-            self.spec.model.name,
+            ", ".join([self.spec.model.name, *model]),
             f"sequence {data.sequence_length}",
             f"micro-batch {data.micro_batch}",
             f"gradient accumulation {data.gradient_accumulation}",

@@ -18,7 +18,7 @@ from bench.runs import (
     record_digest,
     with_diagnoses,
 )
-from harness.contract.codec import encode
+from harness.contract.codec import encode, read_json
 from harness.contract.diagnosis import Diagnosis
 from harness.contract.errors import SpecError
 from harness.contract.record import Record
@@ -89,7 +89,7 @@ def _diagnose(folder: Path, record: Record) -> Diagnosis:
 
 def _pod_facts(path: Path) -> dict[str, Any]:
     try:
-        plain = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        plain = read_json(path)
+    except SpecError:
         return {}
     return plain if isinstance(plain, dict) else {}

@@ -128,9 +128,8 @@ def _survival(
     """Points of the survival figure: every config that ran and whose need is known, alive or not, per line."""
     drawn = []
     for line in lines:
-        dead = {config for config, _, _ in line.lasted} | ({line.casualty} if line.casualty else set())
         points: list[dict[str, Any]] = [
-            {"config": config, "bytes": needs[key], "alive": config not in dead and bool(cell.finished)}
+            {"config": config, "bytes": needs[key], "alive": config not in line.casualties and bool(cell.finished)}
             for key, cell in cells.items()
             for platform, config, arm in [key]
             if (platform, arm) == (line.platform, line.arm) and key in needs

@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from bench.machines import machines
 from bench.matrix import Cell, Matrix, at
 from bench.parity import Parity, compare, references, same_training
 from bench.store import attempts, run_folder
-from harness.contract.codec import decode
+from harness.contract.codec import decode, read_json
 from harness.contract.diagnosis import Diagnosis
 from harness.contract.errors import SpecError
 from harness.contract.record import Record, read_record
@@ -171,13 +170,11 @@ def read_diagnoses(path: Path) -> dict[str, Reread]:
     """Attempt folder -> diagnosis by today's rules; empty before the first `diagnose`. Raises SpecError naming it."""
     if not path.is_file():
         return {}
+    plain = read_json(path)
     try:
-        plain = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(plain, dict):
             raise SpecError(f"found a {type(plain).__name__} at the top, expected a mapping")
         return {folder: decode(Reread, found, folder) for folder, found in plain.items()}
-    except (OSError, ValueError, RecursionError) as error:
-        raise SpecError(f"{path}: cannot be read: {error}") from None
     except SpecError as error:
         raise SpecError(f"{path}: {error}") from None
 

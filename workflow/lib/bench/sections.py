@@ -59,7 +59,7 @@ def cell_row(result: CellResult, entry: PlatformEntry) -> dict[str, Any]:
         "tokens_per_s": _scaled(result.summary(c.tokens_per_s)),
         "step_ms": _median(result, c.step_time_s, MS),
         "peak_gb": None if peak is None else peak / GB,
-        "peak_at_least": not result.finished,
+        "peak_at_least": result.peak_is_held,
         "reserved_gb": _median(result, c.reserved_bytes, 1 / GB),
         "nccl_percent": _median(result, c.nccl_share, PERCENT),
         "state_bytes": _median(result, c.state_bytes_per_parameter),
@@ -178,7 +178,7 @@ def time_rows(results: Results) -> list[dict[str, Any]]:
         means = {name: result.mean(c.profile_value(f"shares.{name}")) for name in TIME_SHARES}
         shares = {name: share * PERCENT for name, share in means.items() if share is not None}
         if len(shares) == len(TIME_SHARES):
-            profiled = result.mean(c.profiled_step_s)
+            profiled, step = result.mean(c.profiled_step_s), result.mean(c.step_time_s)
             timed = {name: result.mean(c.timed_share(name)) for name in ("compute", "idle")}
             rows.append(
                 {
@@ -187,7 +187,7 @@ def time_rows(results: Results) -> list[dict[str, Any]]:
                     "arm": arm,
                     "nccl_percent": _median(result, c.nccl_share, PERCENT),
                     "profiled_ms": None if profiled is None else profiled * MS,
-                    "timed_ms": _median(result, c.step_time_s, MS),
+                    "timed_ms": None if step is None else step * MS,
                     "timed": {name: None if share is None else share * PERCENT for name, share in timed.items()},
                     **shares,
                 }

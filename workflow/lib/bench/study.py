@@ -89,7 +89,7 @@ class Exclusion(Cells):
     """Cells that are not run, and why."""
 
     reason: Literal["excluded", "not collected"] = "excluded"
-    """The word the table shows."""
+    """The word that tables across platforms show."""
     why: str = ""
     """One sentence for the reader."""
 
@@ -230,7 +230,7 @@ class Study:
     overrides: tuple[OverrideAt, ...] = ()
     """Changes to some cells, applied in order."""
     exclude: tuple[Exclusion, ...] = ()
-    """Cells that are not run; the tables show the reason."""
+    """Cells that are not run; the reason stands below the tables."""
     order: tuple[Cells, ...] = ()
     """Most wanted cells first; the rest follows in seeded random order."""
     rows: dict[str, tuple[str, ...]] = field(default_factory=dict)

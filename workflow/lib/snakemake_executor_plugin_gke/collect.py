@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import secrets
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -42,7 +43,7 @@ def collect(source: Source, remote: str, record_name: str, folder: Path, spec: R
         if target.exists() and _sha256(target) == file.sha256:
             continue
         target.parent.mkdir(parents=True, exist_ok=True)
-        part = target.with_name(f".{target.name}.{os.getpid()}.part")
+        part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
         try:
             source.fetch(f"{remote}/{file.path}" if base == "." else f"{remote}/{base}/{file.path}", part)
             if (found := _sha256(part)) != file.sha256:
@@ -79,7 +80,7 @@ def check_record(raw: bytes | str, spec: RunSpec, where: str) -> Record:
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file so that a reader, or a kill at any moment, finds the old content or the new."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
         with open(part, "wb") as file:
             file.write(content)
