@@ -2,6 +2,7 @@
 
 from datetime import datetime
 
+from harness.contract.codec import show
 from harness.contract.errors import SpecError
 
 
@@ -13,5 +14,5 @@ def check_time(text: str | None, key: str) -> None:
         known = False
     if not known:
         raise SpecError(
-            f"{key}: found {text!r}, expected a time with its offset, for example 2026-01-01T00:00:00+00:00"
+            f"{key}: found {show(text)}, expected a time with its offset, for example 2026-01-01T00:00:00+00:00"
         )

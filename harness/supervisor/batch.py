@@ -37,7 +37,7 @@ class Batch:
             try:
                 rows.append((spec, self._one(spec)))
             except SpecError as error:
-                self._status = exitcodes.CONFIG
+                self._status = max(self._status, exitcodes.CONFIG)
                 rows.append((spec, f"refused: {error}"))
             except Cancelled as error:
                 rows.append((spec, f"cancelled: {error}"))
@@ -58,7 +58,7 @@ class Batch:
         try:
             record = execute(spec, out, place, until_s=self._until_s)
         except DeliveryError as error:
-            self._status = exitcodes.DELIVERY
+            self._status = max(self._status, exitcodes.DELIVERY)
             return f"not delivered: {error}"
         if not known and record.wall_s is not None:
             self._durations_s[spec.identity.config] = record.wall_s

@@ -145,3 +145,15 @@ def test_another_studys_workload_is_named_in_its_column(tmp_path: Path, study: L
     text = write_report(matrix, tmp_path / "study").read_text()
     assert "| comparison | study: h200-x2, matched, micro-batch 8 |" in text
     assert " published: a100-40gb-x4, defaults, micro-batch 1 |" in text
+
+
+def test_a_figure_of_what_is_no_more_goes(tmp_path: Path, study: Load) -> None:
+    matrix = study(GPU_STUDY)
+    write_record(tmp_path, make_record(run_of(matrix, "ddp")))
+    died = make_record(run_of(matrix, "zero-3"), outcome="cuda_oom", evidence=OOM)
+    path = write_record(tmp_path, died)
+    write_report(matrix, tmp_path)
+    assert (tmp_path / "figures/survival.svg").is_file()
+    path.unlink()
+    write_report(matrix, tmp_path)
+    assert sorted(p.name for p in (tmp_path / "figures").iterdir()) == ["memory.svg", "throughput.svg"]

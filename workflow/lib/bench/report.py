@@ -86,6 +86,9 @@ def write_report(matrix: Matrix, results_folder: Path) -> Path:
     write_tables(matrix, results_folder, loaded)
     context = build(matrix, results_folder, loaded)
     figures = draw(context)
+    for old in (results_folder / "figures").glob("*.svg"):
+        if old.stem not in figures:
+            old.unlink()
     for name, svg in figures.items():
         write_text(results_folder / "figures" / f"{name}.svg", svg)
     write_text(results_folder / "report.html", render("report.html.j2", context | {"figures": figures}))
