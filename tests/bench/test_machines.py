@@ -99,10 +99,14 @@ def test_what_machines_alone_make_of_a_cell_is_no_difference(tmp_path: Path, stu
     both = {("fsdp2-reshard", 1): ("a", 1000.0), ("fsdp2-reshard", 2): ("b", 1500.0)}
     lay(tmp_path, matrix, {**both, ("ddp", 3): ("c", 1700.0), ("zero-3", 3): ("d", 500.0)})
     (choice,) = build(matrix, tmp_path)["choices"]
-    assert (choice["best"], choice["ties"]) == ("ddp", ["fsdp2-reshard"])
+    assert (choice["best"], choice["ties"], choice["unknown"]) == ("ddp", [], ["fsdp2-reshard"])
     assert (choice["runner_up"]["config"], choice["runner_up"]["apart"]) == ("zero-3", True)
     text = write_report(matrix, tmp_path).read_text()
+    assert (
+        "; not to be told apart from it, on machines that differ by as much: fsdp2-reshard; 240% ahead of zer" in text
+    )
     assert "240% ahead of zero-3 (on different machines)" in text
+    assert "- h200-x2, matched: when it fits, ddp.\n" in text
 
 
 def test_one_machine_is_not_worth_a_word(tmp_path: Path, study: Load) -> None:

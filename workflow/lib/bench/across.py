@@ -3,8 +3,9 @@
 from collections.abc import Iterable
 
 from bench.cells import nccl_share
-from bench.finding import Finding, percent, times, uncertainty
+from bench.finding import Finding, apart, level, percent, times, uncertainty
 from bench.results import Results
+from bench.stats import Ratio
 
 
 def stage_order(results: Results) -> Iterable[Finding]:
@@ -19,7 +20,7 @@ def stage_order(results: Results) -> Iterable[Finding]:
             if not ratio.tie:
                 leads.add(ratio.value > 1)
             if ratio.tie:
-                parts.append(f"on {platform} they tie (ratio {times(ratio)})")
+                parts.append(f"on {platform} they {level(ratio)} (ratio {times(ratio)})")
             elif ratio.value > 1:
                 parts.append(f"on {platform} zero-3 is {ratio.change * 100:.0f}% ahead of zero-2{uncertainty(ratio)}")
             else:
@@ -51,16 +52,16 @@ def nccl_growth(results: Results) -> Iterable[Finding]:
 
 
 def _shares(results: Results, config: str, arm: str) -> dict[str, float]:
-    """Platform -> NCCL share of one config, of the workload that most platforms have."""
-    by_terms: dict[tuple[str, ...], dict[str, float]] = {}
+    """Platform -> NCCL share of one config, as most platforms run it."""
+    by_setup: dict[str, dict[str, float]] = {}
     for platform in results.platforms:
         cell = results.get(platform, config, arm)
         share = cell.median(nccl_share) if cell is not None else None
         # Of one rank there is no share to speak of.
         if cell is None or share is None or cell.cell.spec is None or cell.cell.spec.platform.world_size == 1:
             continue
-        by_terms.setdefault(cell.cell.terms, {})[platform] = share
-    return max(by_terms.values(), key=len, default={})
+        by_setup.setdefault(cell.cell.peculiar, {})[platform] = share
+    return max(by_setup.values(), key=len, default={})
 
 
 def pipes(results: Results) -> Iterable[Finding]:
@@ -76,15 +77,21 @@ def pipes(results: Results) -> Iterable[Finding]:
             yield from _pipe(results, wide, thin)
 
 
+def _change(ratio: Ratio) -> str:
+    return f"{'0%' if ratio.tie else percent(ratio.change)}{apart(ratio)}"
+
+
 def _pipe(results: Results, wide: str, thin: str) -> Iterable[Finding]:
     for arm in results.arms:
         ratios = {}
         for config in results.configs():
-            ratio = results.speed_ratio(results.get(thin, config, arm), results.get(wide, config, arm))
-            if ratio is not None:
+            here, there = results.get(thin, config, arm), results.get(wide, config, arm)
+            ratio = results.speed_ratio(here, there)
+            # Set otherwise there, the config is another one: the pipe is not all that changed.
+            if ratio is not None and here and there and here.cell.departs == there.cell.departs:
                 ratios[config] = ratio
         if ratios:
-            text = ", ".join(f"{config} {'0%' if r.tie else percent(r.change)}" for config, r in ratios.items())
+            text = ", ".join(f"{config} {_change(ratio)}" for config, ratio in ratios.items())
             yield Finding(
                 kind="pipe",
                 sentence=f"{arm}: the same GPUs over {thin} instead of {wide} change the speed: {text}.",

@@ -1,14 +1,19 @@
 """What to use when: the choices the records support, per platform and arm."""
 
+from collections.abc import Collection
 from typing import Any
 
 from bench.cells import CellResult
 from bench.cost import cell_cost
+from bench.finding import apart
 from bench.matrix import Matrix
 from bench.results import Results, speed
 from bench.runs import MISSING
 from bench.stats import Ratio
 from harness.contract.units import GB
+
+PERCENT_BELOW = 1.5
+"""A factor below this is told as a percentage."""
 
 
 def choices(matrix: Matrix, results: Results) -> list[dict[str, Any]]:
@@ -33,11 +38,12 @@ def _choice(matrix: Matrix, results: Results, where: str, cells: list[CellResult
     failed = [(cell.key[1], cell.fate) for cell in cells if not cell.finished and cell.outcome != MISSING]
     unrun = [cell.key[1] for cell in cells if cell.outcome == MISSING]
     if not alive:
-        nothing = {"where": where, "best": None, "ties": [], "runner_up": None, "failed": failed, "unrun": unrun}
-        return nothing if failed else None
+        nothing: dict[str, Any] = {"best": None, "ties": [], "unknown": [], "died": {}, "runner_up": None}
+        return {"where": where, **nothing, "failed": failed, "unrun": unrun} if failed else None
     best = alive[0]
     platform, _, arm = best.key
-    ties = [cell.key[1] for cell in alive[1:] if (ratio := results.speed_ratio(cell, best)) is not None and ratio.tie]
+    level = {cell.key[1]: r for cell in alive[1:] if (r := results.speed_ratio(cell, best)) is not None and r.tie}
+    ties = [config for config, ratio in level.items() if not ratio.apart]
     weighed = sorted((peak, cell.key[1], cell) for cell in alive if (peak := cell.peak()))
     lightest = weighed[0] if weighed else None
     return {
@@ -51,7 +57,9 @@ def _choice(matrix: Matrix, results: Results, where: str, cells: list[CellResult
         "remedied": best.dagger,
         "usd_per_mtoken": cell_cost(best, matrix.platforms[platform].price),
         "ties": ties,
-        "runner_up": _second(results, alive, ties),
+        "unknown": [config for config, ratio in level.items() if ratio.apart],
+        "died": {name: n for name, n in sorted(best.outcomes.items()) if name not in ("ok", MISSING)},
+        "runner_up": _second(results, alive, level.keys()),
         "lightest": lightest[1] if lightest else None,
         "lightest_gb": lightest[0] / GB if lightest else None,
         "lightest_ratio": results.speed_ratio(best, lightest[2]) if lightest else None,
@@ -73,17 +81,24 @@ def _beats(results: Results, a: CellResult, b: CellResult) -> bool:
     return ratio is not None and ratio.value > 1 and not ratio.tie
 
 
-def _second(results: Results, alive: list[CellResult], ties: list[str]) -> dict[str, Any] | None:
+def _second(results: Results, alive: list[CellResult], level: Collection[str]) -> dict[str, Any] | None:
     """The config that the fastest is least ahead of, by paired runs: medians may come from different machines."""
     behind = [
         (ratio.value, cell.key[1], ratio)
         for cell in alive[1:]
-        if cell.key[1] not in ties and (ratio := results.speed_ratio(alive[0], cell)) is not None
+        if cell.key[1] not in level and (ratio := results.speed_ratio(alive[0], cell)) is not None
     ]
     if not behind:
         return None
     _, config, ratio = min(behind, key=lambda found: found[:2])
-    return {"config": config, "lead_percent": ratio.change * 100, "pairs": ratio.n, "apart": ratio.apart}
+    return {
+        "config": config,
+        "lead_percent": ratio.change * 100,
+        "low_percent": (ratio.low - 1) * 100,
+        "high_percent": (ratio.high - 1) * 100,
+        "pairs": ratio.n,
+        "apart": ratio.apart,
+    }
 
 
 def _peak_gb(cell: CellResult) -> float | None:
@@ -95,8 +110,10 @@ def _slower(ratio: Ratio | None, best: str) -> str:
     """How far the lightest config is behind the fastest, by their paired runs."""
     if ratio is None:
         return ""
-    apart = " (on different machines)" if ratio.apart else ""
-    return f", as fast as {best}{apart}" if ratio.tie else f", {ratio.value:.1f}x slower than {best}{apart}"
+    if ratio.tie:
+        return f", {'speed not to be told apart from' if ratio.apart else 'as fast as'} {best}{apart(ratio)}"
+    slower = f"{ratio.value:.1f}x" if ratio.value >= PERCENT_BELOW else f"{ratio.change * 100:.0f}%"
+    return f", {slower} slower than {best}{apart(ratio)}"
 
 
 def recommendations(chosen: list[dict[str, Any]]) -> list[str]:

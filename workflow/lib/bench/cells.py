@@ -149,7 +149,8 @@ class CellResult:
     @property
     def dagger(self) -> bool:
         """True when the numbers came only with a remedy."""
-        return any(run.newest is not None and run.newest.record.dagger for run in self.finished)
+        remedied = [run.newest is not None and run.newest.record.dagger for run in self.finished]
+        return bool(remedied) and all(remedied)
 
     @property
     def flags(self) -> tuple[str, ...]:

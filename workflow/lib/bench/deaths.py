@@ -65,6 +65,8 @@ class SurvivalLine:
     casualty_bytes: float | None
     at_least: bool
     """Whether the casualty's is only what it held when it died, so that the line may lie higher."""
+    below: tuple[str, ...]
+    """Casualties that needed no more than the survivor, by measure."""
     casualties: frozenset[str]
     """Every config that died of memory without a remedy."""
     lasted: tuple[tuple[str, float, int], ...]
@@ -191,6 +193,7 @@ def _line(platform: str, arm: str, survivor: tuple[float, str], killers: list[De
         casualty=above[0][1] if above else None,
         casualty_bytes=above[0][0] if above else None,
         at_least=bool(above) and above[0][2],
+        below=tuple(dict.fromkeys(c for peak, c, least in known if peak <= survivor[0] and not least)),
         casualties=frozenset(death.config for death in killers),
         lasted=ordered,
         unit="collectives completed" if counted else "steps begun",

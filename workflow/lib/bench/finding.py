@@ -26,10 +26,21 @@ def peak_gb(cell: CellResult) -> float | None:
 
 
 def uncertainty(ratio: Ratio) -> str:
-    """How far a ratio reaches over its pairs, and whether machines are part of it; nothing for a single pair."""
-    parts = [f"{ratio.low:.2f} to {ratio.high:.2f} over {ratio.n} paired runs"] if ratio.n > 1 else []
-    parts += ["on different machines"] if ratio.apart else []
-    return f" ({', '.join(parts)})" if parts else ""
+    """How far a ratio reaches over its pairs, and whether machines are part of it."""
+    parts = [f"{ratio.low:.2f} to {ratio.high:.2f} over {ratio.n} paired runs"] if ratio.n > 1 else ["one pair of runs"]
+    if ratio.n == 0:
+        parts = ["runs of different repeats"]
+    return f" ({', '.join(parts + (['on different machines'] if ratio.apart else []))})"
+
+
+def apart(ratio: Ratio) -> str:
+    """The reservation that a ratio needs whose cells share no machine."""
+    return " (on different machines)" if ratio.apart else ""
+
+
+def level(ratio: Ratio) -> str:
+    """The verb of a tie: without a shared machine, not to be told apart is all that is known."""
+    return "cannot be told apart" if ratio.apart else "tie"
 
 
 def times(ratio: Ratio) -> str:

@@ -140,7 +140,7 @@ def _cells(study: Study, platforms: dict[str, PlatformEntry], root: Path) -> Ite
                 plain = _plain_spec(study, platform, platforms[platform], choice, arm, model)
                 for section in _SECTIONS:
                     decode(_SECTIONS[section], plain[section], section)
-                usual = {section: dict(plain[section]) for section in _SECTIONS}
+                usual = {section: dict(plain[section]) for section in (*_SECTIONS, "engine", "environment")}
                 _apply(plain, choice.override, f"configs[{index}].override", root)
                 for number, override in enumerate(study.overrides):
                     if override.match(platform, choice.name, arm):

@@ -1,13 +1,17 @@
 """All cells of a study, with the look-ups and comparisons that findings and tables share."""
 
+import math
+import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from bench.cells import CellResult, tokens_per_s
+from bench.cells import CellResult, Value, tokens_per_s
 from bench.machines import pair, spread
 from bench.stats import Ratio, noise_floor, paired_ratio
 
+ENOUGH_RUNS = 3
+"""Runs from which on a cell's own range is a floor of its own."""
 ENOUGH_MACHINES = 3
 """Pairs of runs on different machines from which on their range says what machines make of a ratio."""
 
@@ -61,6 +65,15 @@ class Results:
         spreads = {key: spread(cell.samples(tokens_per_s)) for key, cell in self.cells.items()}
         return {key: s for key, s in spreads.items() if s is not None}
 
+    def difference(self, a: CellResult, b: CellResult, value: Value) -> float | None:
+        """A number of one cell minus that of another, by the runs that `speed_ratio` pairs; None where one has none."""
+        pairs = pair(a.samples(value), b.samples(value))
+        shared = [key for key in pairs.numerator if key in pairs.denominator]
+        if shared:
+            return statistics.median(pairs.numerator[key] - pairs.denominator[key] for key in shared)
+        above, below = a.median(value), b.median(value)
+        return None if above is None or below is None else above - below
+
     def speed_ratio(self, a: CellResult | None, b: CellResult | None) -> Ratio | None:
         """Speed of one cell over another, paired on the machines they share, else by repeat.
 
@@ -70,12 +83,18 @@ class Results:
         """
         if a is None or b is None or not comparable(a, b):
             return None
-        floor = max(self.floor(a.key[0]), self.floor(b.key[0]))
+        floor = min(max(self.floor(a.key[0]), self.floor(b.key[0])), _own_floor(a, b))
         pairs = pair(a.samples(tokens_per_s), b.samples(tokens_per_s))
         if pairs.apart and len(pairs.numerator.keys() & pairs.denominator.keys()) < ENOUGH_MACHINES:
-            known = self.machine_spread(a.key[0], b.key[0])
-            floor = max(floor, known if known is not None else self.machine_spread(*self.platforms) or 0.0)
+            # Hosts of one kind are what they are, whichever platform they were seen to differ on.
+            floor = max(floor, self.machine_spread(*self.platforms) or 0.0)
         return paired_ratio(pairs.numerator, pairs.denominator, floor, pairs.apart)
+
+
+def _own_floor(a: CellResult, b: CellResult) -> float:
+    """What repeats of these two cells differ by, where both have enough of them; infinite where not."""
+    summaries = [s for s in (a.summary(tokens_per_s), b.summary(tokens_per_s)) if s is not None and s.n >= ENOUGH_RUNS]
+    return max(s.spread / 2 for s in summaries) if len(summaries) == 2 else math.inf
 
 
 def comparable(a: CellResult, b: CellResult) -> bool:

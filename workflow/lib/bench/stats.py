@@ -51,10 +51,10 @@ class Ratio:
         """The second cell over the first."""
         return Ratio(1 / self.value, 1 / self.high, 1 / self.low, self.n, self.tie, self.apart)
 
-    def over(self, other: "Ratio") -> "Ratio":
-        """The quotient of two ratios; a tie when their ranges allow 1, or both are."""
+    def over(self, other: "Ratio", floor: float) -> "Ratio":
+        """The quotient of two ratios; a tie when their ranges allow 1, both are ties, or it is inside the floor."""
         value, low, high = self.value / other.value, self.low / other.high, self.high / other.low
-        tie = low < 1.0 < high or (self.tie and other.tie)
+        tie = low < 1.0 < high or (self.tie and other.tie) or _inside(value, floor)
         return Ratio(value, low, high, min(self.n, other.n), tie, self.apart or other.apart)
 
     @property

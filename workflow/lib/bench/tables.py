@@ -25,7 +25,7 @@ NUMBERS: dict[str, Callable[[Record], float | None]] = {
 """Column -> number of a record."""
 
 
-def run_row(run: Run) -> dict[str, Any]:
+def run_row(run: Run, departs: str) -> dict[str, Any]:
     """One run as a row of runs.csv; numbers only for a run that counts."""
     identity, newest = run.spec.identity, run.newest
     counts = newest is not None and run.outcome == "ok"
@@ -34,6 +34,7 @@ def run_row(run: Run) -> dict[str, Any]:
         "config": identity.config,
         "arm": identity.arm,
         "repeat": identity.repeat,
+        "departs": departs,
         "attempts": len(run.ended),
         "tries": run.tries,
         "outcome": run.outcome,
@@ -57,6 +58,7 @@ def cell_row(result: CellResult) -> dict[str, Any]:
         "finished": len(result.finished),
         "attempts": sum(len(run.ended) for run in result.runs),
         "tries": sum(run.tries for run in result.runs),
+        "departs": result.cell.peculiar,
         "remedied": result.dagger,
         "flags": " ".join(result.flags),
         "parity_difference": result.parity_difference(),
@@ -73,7 +75,7 @@ def cell_row(result: CellResult) -> dict[str, Any]:
 def write_tables(matrix: Matrix, results: Path, loaded: Loaded | None = None) -> None:
     """Write runs.csv and cells.csv from the records that exist; `loaded` spares reading them again."""
     loaded = load_diagnosed(matrix, results) if loaded is None else loaded
-    runs = [run_row(run) for _, cell_runs in loaded for run in cell_runs]
+    runs = [run_row(run, cell.peculiar) for cell, cell_runs in loaded for run in cell_runs]
     write_csv(runs, results / "runs.csv")
     write_csv([cell_row(result) for result in c.collect(loaded).values()], results / "cells.csv")
 

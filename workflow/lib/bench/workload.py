@@ -9,17 +9,21 @@ WORDS = {"micro_batch": "micro-batch", "sequence_length": "sequence", "name": "m
 def departures(usual: dict[str, Any], found: dict[str, Any]) -> dict[str, tuple[str, ...]]:
     """Section -> where a spec differs from what the study says for its arm, as words for a table.
 
-    Both are the plain sections of a spec: `usual` before the study's overrides, `found` after them. Only sections that
-    make a comparison another one are looked at; settings of the engine are what a study compares.
+    Both are the plain sections of a spec: `usual` before the study's overrides, `found` after them. Other data, model,
+    numerics or optimizer make a comparison another one; settings and variables are what a study compares.
     """
     said = {}
     for section in ("data", "model", "numerics", "optimizer"):
         changed = [key for key in found[section] if found[section][key] != usual[section].get(key)]
-        said[section] = tuple(_word(section, key, found[section][key]) for key in changed if key != "config")
+        said[section] = tuple(_word(key, found[section][key]) for key in changed if key != "config")
+    settings, before = found["engine"]["settings"], usual["engine"]["settings"]
+    said["engine"] = tuple(_word(key, value) for key, value in settings.items() if value != before.get(key))
+    variables = usual["environment"]
+    said["environment"] = tuple(f"{k}={v}" for k, v in found["environment"].items() if variables.get(k) != v)
     return said
 
 
-def _word(section: str, key: str, value: Any) -> str:
+def _word(key: str, value: Any) -> str:
     word = WORDS.get(key, key.replace("_", " "))
     if isinstance(value, bool):
         return word if value else f"no {word}"
