@@ -76,8 +76,8 @@ def test_manifests_are_written_submitted_by_hand_and_adopted(clone, kube, add_no
     assert not list((clone.folder / "results/lab/manifests").glob("*.yaml")), "nothing is missing any more"
 
 
-@pytest.mark.parametrize("study", ["x" * 100, "Über/große Studie", "9-to-5.v2_"])
-def test_any_study_name_gives_a_job_that_the_api_server_takes(study, kube, lab_spec, render):
+@pytest.mark.parametrize("study", ["x" * 63, "9-to-5.v2", "a_b..c--d_e"])
+def test_any_name_that_a_study_may_have_gives_a_job_that_the_api_server_takes(study, kube, lab_spec, render):
     kube.create(render(lab_spec(study=study)), dry_run=True)
 
 
