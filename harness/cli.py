@@ -49,14 +49,23 @@ def parser() -> argparse.ArgumentParser:
     share = commands.add_parser(
         "share",
         help="make records fit to be published",
-        description="Redact hosts, users, paths and tokens in one study's or one attempt's logs, in place.",
+        description="Redact hosts, users, paths and tokens in one study's or one attempt's logs, in place, and in "
+        "what its records quote of them; remove what was made from them and can be made again, such as the report.",
     )
     share.add_argument(
-        "folder", type=Path, metavar="FOLDER", help="one study's results, for example results/quick, or one attempt"
+        "folder", type=_folder, metavar="FOLDER", help="one study's results, for example results/quick, or one attempt"
     )
 
     commands.add_parser("diagnose", add_help=False, help="say from logs who died first, and why")
     return top
+
+
+def _folder(text: str) -> Path:
+    if not text.strip():
+        raise argparse.ArgumentTypeError(
+            "found an empty name, expected one study's results, for example results/quick, or one attempt's folder"
+        )
+    return Path(text)
 
 
 def _budget_s(text: str) -> float:
@@ -85,11 +94,15 @@ def _add_frontier(commands: "argparse._SubParsersAction[argparse.ArgumentParser]
     frontier.add_argument("--over", choices=("micro_batch", "sequence_length"), help="default: the spec's ladder_over")
     frontier.add_argument("--limit", type=int, metavar="N", help="largest size to try (default: 64; 32768 tokens)")
     frontier.add_argument("--resolution", type=int, metavar="N", help="step of the sizes (default: 1; 256 tokens)")
-    frontier.add_argument("--rungs", type=int, default=8, metavar="N", help="sizes per process (default: 8)")
-    frontier.add_argument("--processes", type=int, default=6, metavar="N", help="processes at most (default: 6)")
+    frontier.add_argument("--rungs", type=int, metavar="N", help="sizes per process (default: 8)")
+    frontier.add_argument("--processes", type=int, metavar="N", help="processes at most (default: 6)")
     frontier.add_argument(
         "--budget-s", type=_budget_s, default=float("inf"), metavar="N", help="seconds in all (default: no end)"
     )
+
+
+FOR_ONE_SPEC = ("over", "limit", "resolution", "rungs", "processes")
+"""Options of `frontier` that a plan file says itself, goal by goal."""
 
 
 def _frontier(options: argparse.Namespace) -> int:
@@ -104,6 +117,7 @@ def _frontier(options: argparse.Namespace) -> int:
         lambda over: bounds_of(over, options.limit, options.resolution, options.rungs, options.processes),
         options.budget_s,
         predicted_peak_bytes,
+        [f"--{name}" for name in FOR_ONE_SPEC if getattr(options, name) is not None],
     )
 
 

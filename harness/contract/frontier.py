@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 from harness.contract.bounds import check
 from harness.contract.codec import decode, encode, read_json
 from harness.contract.errors import SpecError
-from harness.contract.spec import RunSpec
+from harness.contract.spec import RunSpec, parse_spec
 
 RUNG_STEPS = 2
 """Steps at each size: the first allocates the optimizer's state, the second peaks with all of it there."""
@@ -23,6 +23,8 @@ Predict = Callable[[RunSpec], int | None]
 """Predicted peak of one rank in bytes; None for a model that it does not know."""
 OUT_OF_MEMORY = frozenset({"cuda_oom", "cuda_oom_fragmentation", "wedge_masking_oom", "host_oom"})
 """Outcomes that say a size does not fit; any other death says nothing about it."""
+PLANS = {"specs": "batch PLAN OUTROOT", "goals": "frontier PLAN OUT"}
+"""The one key of a plan file -> the command that works through it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,14 +48,13 @@ class Bounds:
             raise SpecError(f"limit: found {self.limit}, expected at least the resolution, {self.resolution}")
 
 
-def bounds_of(over: Over, limit: int | None, resolution: int | None, rungs: int = 8, processes: int = 6) -> Bounds:
+def bounds_of(
+    over: Over, limit: int | None, resolution: int | None, rungs: int | None = None, processes: int | None = None
+) -> Bounds:
     """Bounds with the axis's own figures where none is given. Raises SpecError."""
-    return Bounds(
-        limit=LIMIT[over] if limit is None else limit,
-        resolution=RESOLUTION[over] if resolution is None else resolution,
-        rungs=rungs,
-        processes=processes,
-    )
+    given = {"limit": limit, "resolution": resolution, "rungs": rungs, "processes": processes}
+    own = {"limit": LIMIT[over], "resolution": RESOLUTION[over]}
+    return Bounds(**(own | {name: value for name, value in given.items() if value is not None}))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -180,11 +181,32 @@ def read_goals(path: Path) -> tuple[Goal, ...] | None:
     """The goals of a plan file; None for a file without any. Raises SpecError naming the file."""
     plain = read_json(path)
     if not isinstance(plain, dict) or "goals" not in plain:
+        refuse_plan(path, plain)
         return None
     try:
         return decode(Goals, plain).goals
     except SpecError as error:
         raise SpecError(f"{path}: {error}") from None
+
+
+def read_one_spec(path: Path) -> RunSpec:
+    """Read a spec file, as `read_spec`, but say of a plan file which command it is for. Raises SpecError."""
+    plain = read_json(path)
+    refuse_plan(path, plain)
+    try:
+        return parse_spec(plain)
+    except SpecError as error:
+        raise SpecError(f"{path}: {error}") from None
+
+
+def refuse_plan(path: Path, plain: Any) -> None:
+    """Refuse a plan where none, or another one, is expected: name the command for it. Raises SpecError."""
+    for key, command in PLANS.items():
+        if isinstance(plain, dict) and key in plain:
+            raise SpecError(
+                f'{path}: found a plan of `{command.split()[0]}` ({{"{key}": [...]}}); work through it with '
+                f"`python -m harness {command}`"
+            )
 
 
 def read_frontier(path: Path) -> Frontier:

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import dataclasses
 import json
 import os
 import sys
@@ -11,7 +12,7 @@ from typing import Any
 
 from harness.contract.diagnosis import Diagnosis, Evidence
 from harness.contract.outcome import OUTCOMES
-from harness.diagnosis.folder import Source, diagnose_source
+from harness.diagnosis.folder import Source, any_logs, diagnose_source
 from harness.diagnosis.inert import plain
 from harness.diagnosis.redact import Redactor
 from harness.diagnosis.stream import decompress
@@ -19,6 +20,10 @@ from harness.diagnosis.stream import decompress
 REDACT_HELP = "do not diagnose: print the log without hosts, addresses, users, paths and tokens"
 NO_INPUT = 66
 """Exit status when an input cannot be read (EX_NOINPUT)."""
+NO_LOG = (
+    "The folder holds no log: neither launcher.log and rank-*.log nor, anywhere below it, another file that may be one "
+    "(hidden ones, heartbeat-*, exit-*, flight-recorder dumps and binary files such as .pt and .bin are none)."
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             events=_json(arguments.events),
             flight_recorder=arguments.flight_recorder,
         )
-        found = diagnose_source(source)
+        found = _named_empty(source, diagnose_source(source))
     except OSError as error:
         name = plain(str(error.filename or arguments.source))
         print(f"diagnose: {name}: {error.strerror}; give a log, a folder of logs or - for standard input",
@@ -50,6 +55,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader, `head` perhaps, has what it wants; the interpreter's own last flush must not complain either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
+
+
+def _named_empty(source: Source, found: Diagnosis) -> Diagnosis:
+    """The diagnosis, which says of a folder without any log that it is one: no log is not an empty log."""
+    if found.outcome != "unknown" or found.evidence or source.path is None or not source.path.is_dir():
+        return found
+    return found if any_logs(source.path) else dataclasses.replace(found, sentence=NO_LOG)
 
 
 def as_json(found: Diagnosis) -> dict[str, Any]:

@@ -6,7 +6,8 @@ from pathlib import Path
 from harness.contract import exitcodes
 from harness.contract.codec import read_json
 from harness.contract.errors import DeliveryError, SpecError
-from harness.contract.spec import RunSpec, parse_spec, read_spec
+from harness.contract.frontier import read_one_spec, refuse_plan
+from harness.contract.spec import RunSpec, parse_spec
 from harness.contract.variables import refuse_secrets
 from harness.supervisor import folder
 from harness.supervisor.run import execute, exit_status
@@ -43,6 +44,8 @@ class Batch:
                 rows.append((spec, f"cancelled: {error}"))
                 break
         rows += [(spec, "not begun") for spec in self._specs[len(rows) :]]
+        if not rows:
+            say("the plan holds no spec: there is nothing to run")
         for line in table(rows):
             say(line)
         return self._status
@@ -78,7 +81,7 @@ def read_plan(plan: Path) -> list[RunSpec]:
         paths = sorted(plan.glob("*.json"))
         if not paths:
             raise SpecError(f"{plan}: found no .json file, expected one spec each")
-        specs = [read_spec(path) for path in paths]
+        specs = [read_one_spec(path) for path in paths]
     else:
         specs = _read_list(plan)
     for spec in specs:
@@ -95,6 +98,8 @@ def table(rows: list[tuple[RunSpec, str]]) -> list[str]:
 
 def _read_list(plan: Path) -> list[RunSpec]:
     plain = read_json(plan)
+    if isinstance(plain, dict) and "specs" not in plain:
+        refuse_plan(plan, plain)
     if not isinstance(plain, dict) or list(plain) != ["specs"] or not isinstance(plain["specs"], list):
         raise SpecError(f'{plan}: expected {{"specs": [spec, ...]}} and nothing else')
     specs = []

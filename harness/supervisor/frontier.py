@@ -3,14 +3,15 @@
 import dataclasses
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from harness.contract import exitcodes
 from harness.contract.codec import decode
-from harness.contract.frontier import Bounds, Frontier, Goal, Over, Predict, Probe, Rung, read_goals
+from harness.contract.errors import SpecError
+from harness.contract.frontier import Bounds, Frontier, Goal, Over, Predict, Probe, Rung, read_goals, read_one_spec
 from harness.contract.outcome import outcome
-from harness.contract.spec import RunSpec, read_spec
+from harness.contract.spec import RunSpec
 from harness.contract.variables import refuse_secrets
 from harness.supervisor import folder
 from harness.supervisor.bracket import search
@@ -24,18 +25,27 @@ ATTEMPTS = 2
 
 
 def frontier(
-    path: Path, out: Path, over: Over | None, bounds: Callable[[Over], Bounds], budget_s: float, predict: Predict
+    path: Path,
+    out: Path,
+    over: Over | None,
+    bounds: Callable[[Over], Bounds],
+    budget_s: float,
+    predict: Predict,
+    given: Sequence[str] = (),
 ) -> int:
     """Find the frontier of a spec, or of every goal of a plan; returns the exit status.
 
-    `over` and `bounds` are for a spec: a plan says its own.
+    `over` and `bounds` are for a spec: a plan says its own, and is refused when options for them are `given`. What does
+    not fit into the budget is left for the next call.
     """
     until_s = time.monotonic() + budget_s
 
     def work() -> int:
-        goals = read_goals(path) or (_goal(read_spec(path), over, bounds),)
+        goals = _goals(path, over, bounds, given)
         for goal in goals:
             refuse_secrets(goal.spec.environment)
+        if not goals:
+            say("the plan holds no goal: there is nothing to find")
         for index, goal in enumerate(goals, start=1):
             if len(goals) > 1:
                 say(f"[{index}/{len(goals)}] {goal.folder}")
@@ -45,6 +55,18 @@ def frontier(
     return exit_status(work)
 
 
+def _goals(path: Path, over: Over | None, bounds: Callable[[Over], Bounds], given: Sequence[str]) -> tuple[Goal, ...]:
+    goals = read_goals(path)
+    if goals is None:
+        return (_goal(read_one_spec(path), over, bounds),)
+    if given:
+        raise SpecError(
+            f"{path}: found a plan together with {', '.join(given)}, which are for a single spec: each goal of a plan "
+            "says its own; leave them out, or change the study and write its plan anew"
+        )
+    return goals
+
+
 def _goal(spec: RunSpec, over: Over | None, bounds: Callable[[Over], Bounds]) -> Goal:
     axis = over or spec.protocol.ladder_over
     protocol = dataclasses.replace(spec.protocol, ladder_over=axis)
@@ -52,9 +74,20 @@ def _goal(spec: RunSpec, over: Over | None, bounds: Callable[[Over], Bounds]) ->
 
 
 def _find(goal: Goal, out: Path, until_s: float, predict: Predict) -> None:
-    found = search(goal.spec, goal.bounds, predict, lambda probe: _execute(probe, out, until_s))
+    try:
+        found = search(goal.spec, goal.bounds, predict, lambda probe: _execute(probe, out, until_s))
+    except Cancelled as error:
+        if time.monotonic() < until_s:
+            raise
+        say(f"{_where(goal)}: left out: {error}; a second call goes on from here")
+        return
     folder.write_atomically(out / RESULT, json.dumps(found.to_json(), indent=1) + "\n")
     say(sentence(found))
+
+
+def _where(goal: Goal) -> str:
+    identity, over = goal.spec.identity, goal.spec.protocol.ladder_over
+    return f"{goal.spec.platform.name} {identity.config} {identity.arm} {over}"
 
 
 def sentence(found: Frontier) -> str:
@@ -71,10 +104,11 @@ def _execute(spec: RunSpec, out: Path, until_s: float) -> Probe:
     sizes = ", ".join(map(str, spec.protocol.ladder))
     say(f"climbing {spec.protocol.ladder_over} {sizes}")
     for attempt in range(1, ATTEMPTS + 1):
-        if time.monotonic() >= until_s:
-            raise Cancelled("the budget ran out; a second call goes on from here")
         again = dataclasses.replace(spec, identity=dataclasses.replace(spec.identity, attempt=attempt))
         place = f"{spec.run_hash()[:12]}/a{attempt}"
+        # What an earlier call has found costs no time.
+        if time.monotonic() >= until_s and folder.finished(out / place, again) is None:
+            raise Cancelled("no time is left")
         record = execute(again, out / place, None, until_s=until_s)
         if record.outcome == "ok" or not outcome(record.outcome).retry_helps:
             break

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from harness.contract import exitcodes
 from harness.contract.errors import DeliveryError, HarnessError, SpecError
+from harness.contract.frontier import read_one_spec
 from harness.contract.record import Record
-from harness.contract.spec import RunSpec, read_spec
+from harness.contract.spec import RunSpec
 from harness.contract.variables import refuse_secrets
 from harness.supervisor import deathsig, folder
 from harness.supervisor.attempt import Attempt
@@ -30,7 +31,7 @@ def run(spec_path: Path, out: Path, upload: str | None) -> int:
     """Run one spec and return the exit status of `harness/contract/exitcodes.py`."""
 
     def work() -> int:
-        spec = read_spec(spec_path)
+        spec = read_one_spec(spec_path)
         refuse_secrets(spec.environment)
         record = execute(spec, out, upload)
         return exitcodes.PREEMPTED if upload and record.outcome == "preemption" else exitcodes.RECORD_DELIVERED

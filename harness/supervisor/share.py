@@ -1,25 +1,29 @@
 """`python -m harness share FOLDER`: make records fit to be published, without hosts, users, paths and tokens.
 
-Logs are redacted in place, and each record's list of files is written anew, so that it still holds. What is not
-text (a flight recorder's dump names source paths in a pickle) is taken out, and the record says so.
+Logs are redacted in place, and so is what a record quotes of them; each record's list of files is written anew, so
+that it still holds. What is not text (a flight recorder's dump names source paths in a pickle) is taken out, and the
+record says so. What was made from the records and may quote them, such as the report, is removed: it can be made again.
+A spec stays as it is, for its hash names the folder: one that holds something private is refused.
 """
 
 import dataclasses
 import gzip
 import json
+import re
 import typing
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from harness.contract.codec import clip, read_json
 from harness.contract.diagnosis import Diagnosis
 from harness.contract.errors import HarnessError
-from harness.contract.record import Record, read_record
+from harness.contract.record import Environment, Record, read_record
 from harness.contract.spec import Arm
 from harness.diagnosis.redact import Redactor
 from harness.supervisor.folder import RECORD, list_files, write_atomically, write_record
+from harness.supervisor.say import say
 
 NOTE = "logs redacted for publication"
 TEXT = (".log", ".txt", ".jsonl", ".log.gz", ".txt.gz")
@@ -32,32 +36,118 @@ CLIMBS = [f"frontier/*/*/{arm}/*/*/a*/{RECORD}" for arm in typing.get_args(Arm)]
 """Where a study's results have their attempts, and where its frontiers have theirs."""
 WORDS = [f"{place}.log" for arm in typing.get_args(Arm) for place in (f"*/*/{arm}/r*-*/a*", f"frontier/*/*/{arm}/*")]
 """Where what the runs said lies, beside their folders."""
+JOBS = "logs"
+"""Where the workflow's jobs have their logs; those of runs are links to the files in WORDS."""
+DERIVED = {
+    ("report.md", "report.html"): "--profile local report",
+    ("diagnoses.json",): "--profile local",
+    ("plan.json", "frontier-plan.json"): "--profile local plan",
+    ("manifests/*.yaml",): "--profile gke manifests",
+}
+"""What is made from records and specs, below a study's results, and may quote them -> what makes it again."""
+FOLDER_NAMES = ("identity.study", "identity.config", "platform.name")
+"""Texts of a spec that were chosen as names of folders; `gke-l4-x4` is no host there."""
+HASH_KEY = re.compile(r"hash|commit|revision|sha", re.I)
+HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+STAND_IN = re.compile(r"<([a-z]+)\d*>|/(home|path)\d+/")
+KINDS = {"home": "a path", "path": "a path", "url": "a host", "address": "an address", "mail": "a mail address"}
+"""How an error calls what a Redactor found, where its own word is not the one."""
 EXPECTED = "expected one study's results, for example results/NAME, or one attempt's folder"
 
 
 def share(root: Path) -> int:
     """Redact every attempt of one study, or one attempt, that is not yet marked so; returns their number.
 
-    Raises HarnessError for any other folder, and when something cannot be read, before anything is changed.
+    Raises HarnessError for any other folder, and when something cannot be read or a spec is private, before anything is
+    changed.
     """
-    root = root.resolve()
+    root = _folder(root)
     attempts = _attempts(root)
     _refuse_unfinished(root)
     all_of_them = [pair for folder, record in attempts for pair in (*_trials(folder), (folder, record))]
     fresh = [(folder, record) for folder, record in all_of_them if NOTE not in record.notes and record.source is None]
+    for folder, record in fresh:
+        _refuse_private(folder, record)
     try:
         for folder, _ in fresh:
             for path in _own(folder):
                 _read(path)
+        if fresh:
+            # First, since only fresh records call for it, and a call that is cut short must not forget it.
+            _remove_derived(root, fresh[0][1].spec.identity.study)
         for folder, record in fresh:
             write_record(folder, _shared(folder, record))
-        for path in (path for pattern in WORDS for path in sorted(root.glob(pattern))):
+        for path in _beside(root):
             _rewrite(path, Redactor().line)
     except OSError as error:
         raise HarnessError(
             f"{error.filename or root}: {error.strerror or error}; call it again when that works"
         ) from None
     return len(fresh)
+
+
+def _folder(root: Path) -> Path:
+    try:
+        root = root.resolve()
+        found = None if root.is_dir() else "found a file" if root.exists() else "found nothing of that name"
+    except OSError as error:
+        found = error.strerror
+    if found:
+        raise HarnessError(f"{root}: {found}; {EXPECTED}")
+    return root
+
+
+def _beside(root: Path) -> Iterator[Path]:
+    """What runs and the workflow's jobs said, beside the attempts' folders."""
+    for pattern in WORDS:
+        yield from sorted(root.glob(pattern))
+    yield from (path for path in sorted((root / JOBS).rglob("*.log")) if path.is_file() and not path.is_symlink())
+
+
+def _remove_derived(root: Path, study: str) -> None:
+    if (root / RECORD).exists():
+        return
+    place = "" if root.parent == Path("results").resolve() else f" results={root.parent}"
+    for patterns, target in DERIVED.items():
+        found = [path for pattern in patterns for path in sorted(root.glob(pattern))]
+        for path in found:
+            path.unlink()
+        if found:
+            names = ", ".join(path.relative_to(root).as_posix() for path in found)
+            say(f"removed {names}: made again by `snakemake {target} --config study={study}{place}`")
+
+
+def _refuse_private(folder: Path, record: Record) -> None:
+    private = [f"{key}: holds {kind}" for key, text in _texts(record.spec.to_json(), "spec") if (kind := _kind(text))]
+    if private:
+        raise HarnessError(
+            f"{folder / RECORD}: {'; '.join(private)}; a spec cannot be redacted, since its hash names the run: "
+            "publish runs of a spec without it"
+        )
+
+
+def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
+    """Dotted key and text of all that may be private in a spec."""
+    if isinstance(value, dict | list):
+        pairs = value.items() if isinstance(value, dict) else ((str(index), one) for index, one in enumerate(value))
+        for name, inner in pairs:
+            yield from _texts(inner, f"{key}.{name}")
+    elif isinstance(value, str) and key.removeprefix("spec.") not in FOLDER_NAMES:
+        name = key.rpartition(".")[2]
+        if HASH.fullmatch(value) and HASH_KEY.search(name):
+            return
+        # A variable's name says what its value is: `user=`, `token=`.
+        yield key, f"{name}={value}" if key.startswith("spec.environment.") else value
+
+
+def _kind(text: str) -> str | None:
+    """What a text holds that is not fit to be published; None: nothing."""
+    redacted = _each_text(text, Redactor().line)
+    if redacted == text:
+        return None
+    match = STAND_IN.search(redacted)
+    kind = (match[1] or match[2]) if match else "private text"
+    return KINDS.get(kind, f"a {kind}")
 
 
 def _refuse_unfinished(root: Path) -> None:
@@ -114,12 +204,14 @@ def _shared(folder: Path, record: Record) -> Record:
     if (folder / CLUSTER).is_file():
         facts = _each_text(read_json(folder / CLUSTER), redactor.line)
         write_atomically(folder / CLUSTER, json.dumps(facts, indent=1) + "\n")
+    notes = tuple(redactor.line(note) for note in record.notes)
     return dataclasses.replace(
         record,
         diagnosis=_redacted(record.diagnosis, redactor),
         tries=tuple(dataclasses.replace(t, diagnosis=_redacted(t.diagnosis, redactor)) for t in record.tries),
+        environment=_described(record.environment, redactor),
         files=list_files(folder),
-        notes=(*record.notes, *(f"{path}: gone before publication" for path in gone), NOTE),
+        notes=(*notes, *(f"{path}: gone before publication" for path in gone), NOTE),
     )
 
 
@@ -133,7 +225,13 @@ def _each_text(value: Any, line: Callable[[str], str]) -> Any:
 
 def _redacted(diagnosis: Diagnosis, redactor: Redactor) -> Diagnosis:
     evidence = tuple(dataclasses.replace(e, text=redactor.line(e.text)) for e in diagnosis.evidence)
-    return dataclasses.replace(diagnosis, evidence=evidence)
+    return dataclasses.replace(diagnosis, evidence=evidence, sentence=redactor.line(diagnosis.sentence))
+
+
+def _described(environment: Environment | None, redactor: Redactor) -> Environment | None:
+    if environment is None:
+        return None
+    return dataclasses.replace(environment, variables=_each_text(environment.variables, redactor.line))
 
 
 def _read(path: Path) -> bytes:
@@ -147,5 +245,8 @@ def _read(path: Path) -> bytes:
 
 
 def _rewrite(path: Path, line: Callable[[str], str]) -> None:
-    text = "".join(line(part) for part in _read(path).decode("utf-8", "replace").splitlines(keepends=True)).encode()
+    raw = _read(path)
+    text = "".join(line(part) for part in raw.decode("utf-8", "replace").splitlines(keepends=True)).encode()
+    if text == raw:
+        return
     write_atomically(path, gzip.compress(text, mtime=0) if path.name.endswith(".gz") else text)

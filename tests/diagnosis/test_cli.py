@@ -107,8 +107,21 @@ def test_what_cannot_be_read_is_said_in_one_line(
     assert error.count("\n") == 1
 
 
-def test_an_empty_folder_is_unknown(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert answer(capsys, str(tmp_path))["outcome"] == "unknown"
+@pytest.mark.parametrize("name", [None, "model.safetensors", ".hidden", "heartbeat-0.json"])
+def test_a_folder_without_a_log_is_unknown_and_says_what_it_lacks(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str | None
+) -> None:
+    if name:
+        (tmp_path / name).write_text("words")
+    found = answer(capsys, str(tmp_path))
+    assert found["outcome"] == "unknown"
+    assert str(found["sentence"]).startswith("The folder holds no log: neither launcher.log and rank-*.log nor")
+    assert answer(capsys, str(tmp_path), "--exit-code", "139")["outcome"] == "segfault"
+
+
+def test_an_empty_log_is_called_empty(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "rank-0.log").touch()
+    assert answer(capsys, str(tmp_path))["sentence"] == "The log is empty."
 
 
 def test_redact_prints_the_log_without_private_things(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ def test_a_plan_is_a_list_in_a_file_or_a_folder_of_specs(tmp_path: Path) -> None
         ("[]", "expected"),
         ('{"specs": [{}]}', r"specs\[0\]: spec_version: missing"),
         ('{"specs": [], "x": 1}', "nothing else"),
+        ('{"specs": [], "goals": []}', "nothing else"),
     ],
 )
 def test_a_bad_plan_is_refused_whole(tmp_path: Path, text: str, words: str) -> None:
@@ -49,6 +50,14 @@ def test_a_bad_plan_is_refused_whole(tmp_path: Path, text: str, words: str) -> N
     (tmp_path / "empty").mkdir()
     with pytest.raises(SpecError, match=r"found no \.json file"):
         read_plan(tmp_path / "empty")
+
+
+def test_a_folder_that_holds_a_plan_in_place_of_a_spec_says_what_it_is_for(tmp_path: Path) -> None:
+    plan(tmp_path / "plan.json", make_spec("ddp"))
+    with pytest.raises(
+        SpecError, match=r"plan\.json: found a plan of `batch` .* `python -m harness batch PLAN OUTROOT`"
+    ):
+        read_plan(tmp_path)
 
 
 def test_the_table_lines_up() -> None:

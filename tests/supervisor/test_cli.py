@@ -85,3 +85,37 @@ def test_a_build_that_fails_shows_the_compilers_words(tmp_path: Path) -> None:
     assert answer.returncode == exitcodes.INTERNAL
     assert "the build failed" in answer.stderr
     assert not (tmp_path / "ext" / setup.STAMP).exists()
+
+
+@pytest.mark.parametrize("name", ["", " "])
+def test_an_empty_name_is_not_this_folder(name: str) -> None:
+    answer = harness("share", name)
+    assert answer.returncode == 2
+    assert "found an empty name, expected one study's results" in answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "key", "meant"),
+    [
+        ("run", "specs", "batch PLAN OUTROOT"),
+        ("run", "goals", "frontier PLAN OUT"),
+        ("batch", "goals", "frontier PLAN OUT"),
+        ("frontier", "specs", "batch PLAN OUTROOT"),
+    ],
+)
+def test_a_plan_of_another_command_names_it(tmp_path: Path, command: str, key: str, meant: str) -> None:
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps({key: []}))
+    answer = harness(command, str(plan), str(tmp_path / "out"))
+    assert answer.returncode == exitcodes.CONFIG
+    assert f"plan.json: found a plan of `{meant.split()[0]}`" in answer.stderr
+    assert f"work through it with `python -m harness {meant}`" in answer.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("command", "key"), [("batch", "specs"), ("frontier", "goals")])
+def test_an_empty_plan_says_that_there_is_nothing_to_do(tmp_path: Path, command: str, key: str) -> None:
+    (tmp_path / "plan.json").write_text(json.dumps({key: []}))
+    answer = harness(command, str(tmp_path / "plan.json"), str(tmp_path / "out"))
+    assert answer.returncode == exitcodes.RECORD_DELIVERED, answer.stderr
+    assert "there is nothing to " in answer.stdout

@@ -1,16 +1,21 @@
 """The frontier found for real: two CPU ranks whose memory is capped, and allocations that the system refuses."""
 
 import json
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from harness.contract import exitcodes
+from harness.contract.codec import encode
 from harness.contract.engines import NUMERIC_DTYPES
 from harness.contract.errors import SpecError
-from harness.contract.frontier import Goal, bounds_of, read_frontier
+from harness.contract.frontier import Goal, Goals, bounds_of, read_frontier
 from harness.contract.record import read_record
 from harness.contract.spec import RunSpec
+from harness.supervisor.frontier import _execute
+from harness.supervisor.signals import Cancelled
 from tests.engines.specs import make_spec
 from tests.supervisor.conftest import Supervisor, until
 
@@ -81,8 +86,48 @@ def test_a_plan_says_where_it_is_wrong(supervise: Make) -> None:
     assert "goals[0].spec: missing" in search.stderr
 
 
+def goals(*configs: str) -> str:
+    bounds = bounds_of("micro_batch", 4, None)
+    return json.dumps(encode(Goals(goals=tuple(Goal(spec=make_spec(c), bounds=bounds, folder=c) for c in configs))))
+
+
+def test_without_time_each_frontier_is_said_to_be_left_out_and_nothing_is_begun(supervise: Make) -> None:
+    search = supervise(wide_spec()).start("--budget-s", "0", program=PROGRAM)
+    assert search.wait() == exitcodes.RECORD_DELIVERED, search.stderr
+    left_out = "matched micro_batch: left out: no time is left; a second call goes on from here"
+    assert f"cpu-x2 fsdp2-reshard {left_out}" in search.stdout
+    search.spec_path.write_text(goals("ddp", "zero-1"))
+    assert search.start("--budget-s", "0", program=PROGRAM).wait() == exitcodes.RECORD_DELIVERED, search.stderr
+    assert f"cpu-x2 ddp {left_out}" in search.stdout
+    assert f"cpu-x2 zero-1 {left_out}" in search.stdout
+    assert not list(search.out.rglob("*.json"))
+
+
+def test_a_climb_of_an_earlier_call_is_taken_although_no_time_is_left(tmp_path: Path, finished_run: Supervisor) -> None:
+    record = finished_run.record
+    place = tmp_path / record.spec.run_hash()[:12] / "a1"
+    shutil.copytree(finished_run.out, place)
+    assert _execute(record.spec, tmp_path, until_s=0.0).outcome == "ok"
+    with pytest.raises(Cancelled, match="no time is left"):
+        _execute(make_spec("zero-1"), tmp_path, until_s=0.0)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--over", "micro_batch"), ("--limit", "3"), ("--resolution", "1"), ("--rungs", "8"), ("--processes", "6")],
+)
+def test_an_option_for_one_spec_is_refused_with_a_plan(supervise: Make, option: str, value: str) -> None:
+    search = supervise(None)
+    search.spec_path.write_text(goals("ddp"))
+    assert search.start(option, value, program=PROGRAM).wait() == exitcodes.CONFIG
+    assert f"found a plan together with {option}, which are for a single spec" in search.stderr
+    assert not search.out.exists()
+
+
 def test_bounds_have_defaults_by_axis() -> None:
     assert bounds_of("micro_batch", None, None).limit == 64
     assert bounds_of("sequence_length", None, None).resolution == 256
+    assert (bounds_of("micro_batch", None, None).rungs, bounds_of("micro_batch", None, None).processes) == (8, 6)
+    assert bounds_of("micro_batch", None, None, 3, 2).rungs == 3
     with pytest.raises(SpecError, match="at least the resolution"):
         Goal(spec=wide_spec(), bounds=bounds_of("sequence_length", 100, None))

@@ -9,7 +9,7 @@ import pytest
 
 from harness.contract.diagnosis import Diagnosis, Evidence
 from harness.contract.errors import HarnessError
-from harness.contract.record import RECORD_VERSION, File, Record, read_record
+from harness.contract.record import RECORD_VERSION, Environment, File, Record, Try, read_record
 from harness.supervisor import folder
 from harness.supervisor.share import NOTE, share
 from tests.engines.specs import make_spec
@@ -65,9 +65,24 @@ def test_a_second_call_changes_nothing(tmp_path: Path) -> None:
     assert (tmp_path / "record.json").read_bytes() == first
 
 
+def test_a_second_call_on_a_study_changes_and_removes_nothing(tmp_path: Path) -> None:
+    out = place(tmp_path)
+    an_attempt(out)
+    out.with_name("a1.log").write_text(f"{PRIVATE}\nsecond /data/scratch/x/y.py token=abcdefgh\n")
+    derived(tmp_path)
+    share(tmp_path)
+    derived(tmp_path, "made again")
+    before = everything(tmp_path)
+    times = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    assert share(tmp_path) == 0
+    assert everything(tmp_path) == before
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == times
+
+
 def test_cited_records_are_left_alone_and_an_empty_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(HarnessError, match=r"found no attempt where a study has them .*; expected one study's results"):
         share(tmp_path)
+    assert not list(tmp_path.iterdir())
     cited = dataclasses.replace(an_attempt(tmp_path), source="a paper")
     folder.write_record(tmp_path, cited)
     assert share(tmp_path) == 0
@@ -186,6 +201,82 @@ def test_an_attempt_without_a_record_is_named_and_nothing_is_touched(tmp_path: P
     with pytest.raises(HarnessError, match=r"zero-1/.*/a1: found no record\.json in it .* finish their runs"):
         share(tmp_path)
     assert PRIVATE in (place(tmp_path) / "try-1/rank-0.log").read_text()
+
+
+DERIVED = ("diagnoses.json", "report.md", "report.html", "plan.json", "frontier-plan.json", "manifests/job.yaml")
+
+
+def derived(results: Path, text: str = PRIVATE) -> None:
+    """What a workflow makes of the records."""
+    (results / "manifests").mkdir(exist_ok=True)
+    for name in (*DERIVED, "runs.csv"):
+        (results / name).write_text(text)
+
+
+def test_what_a_record_says_beside_its_evidence_is_redacted_for_trials_and_tries_too(tmp_path: Path) -> None:
+    out = place(tmp_path)
+    for folder_, config in ((out, "ddp"), (out / "trial-1", "zero-1")):
+        record = an_attempt(folder_, config)
+        diagnosis = dataclasses.replace(record.diagnosis, sentence=f"Says {PRIVATE}")
+        attempt = Try(
+            index=1, remedy=None, environment={}, diagnosis=diagnosis, exits=(), launcher_exit_code=1, wall_s=1.0,
+            last_step=None,
+        )  # fmt: skip
+        environment = Environment(
+            versions={}, device_name=None, host={}, git_commit="0123456789" * 4,
+            variables={"NCCL_HOSTID": "gke-pool-7", "OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+        told = dataclasses.replace(
+            record, diagnosis=diagnosis, tries=(attempt,), environment=environment, notes=(f"note {PRIVATE}",),
+            files=folder.list_files(folder_),
+        )  # fmt: skip
+        folder.write_record(folder_, told)
+    assert share(tmp_path) == 2
+    for folder_ in (out, out / "trial-1"):
+        text = (folder_ / "record.json").read_text()
+        assert not [word for word in ("somebody", "gke-pool-7", "hf_abc") if word in text]
+        record = read_record(folder_ / "record.json")
+        assert record.diagnosis.sentence == "Says /home1/train.py failed on <host1> with <token1>"
+        assert record.tries[0].diagnosis.sentence == record.diagnosis.sentence
+        assert record.notes == ("note /home1/train.py failed on <host1> with <token1>", NOTE)
+        assert record.environment is not None
+        assert record.environment.git_commit == "0123456789" * 4
+        assert record.environment.variables == {"NCCL_HOSTID": "<host1>", "OMP_NUM_THREADS": "1"}
+
+
+def test_what_quotes_the_records_is_removed_and_named_with_what_makes_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    results = tmp_path / "results/test"
+    an_attempt(place(results))
+    derived(results)
+    (results / "logs/runs").mkdir(parents=True)
+    (results / "logs/report.log").write_text(PRIVATE)
+    outside = tmp_path / "outside.log"
+    outside.write_text(PRIVATE)
+    (results / "logs/runs/a1.log").symlink_to(outside)
+    share(Path("results/test"))
+    said = capsys.readouterr().out
+    assert (
+        "removed report.md, report.html: made again by `snakemake --profile local report --config study=test`" in said
+    )
+    assert "removed diagnoses.json: made again by `snakemake --profile local --config study=test`" in said
+    assert "removed plan.json, frontier-plan.json: made again by `snakemake --profile local plan" in said
+    assert "removed manifests/job.yaml: made again by `snakemake --profile gke manifests" in said
+    assert not [name for name in DERIVED if (results / name).exists()]
+    assert (results / "runs.csv").exists()
+    assert "somebody" not in (results / "logs/report.log").read_text()
+    assert outside.read_text() == PRIVATE
+    assert (results / "logs/runs/a1.log").is_symlink()
+
+
+def test_what_is_no_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(HarnessError, match=r"/file: found a file; expected one study's results"):
+        share(tmp_path / "file")
+    with pytest.raises(HarnessError, match=r"/nowhere: found nothing of that name; expected one study's results"):
+        share(tmp_path / "nowhere")
 
 
 def test_here_is_a_folder_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

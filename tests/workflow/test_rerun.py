@@ -91,6 +91,20 @@ def test_rerun_previews_the_next_attempt_of_the_selected_runs(checkout: Checkout
     assert checkout.preview() == []
 
 
+def test_a_selection_without_a_run_is_said_once_with_what_there_is(checkout: Checkout) -> None:
+    runs = checkout.matrix.runs
+    for run, outcome in zip(runs[:3], ("ok", "host_oom", "ok"), strict=True):
+        checkout.finish(run, outcome=outcome)
+    line = "selects no run; the study's runs are: host_oom (1), missing (1), ok (2)"
+    assert checkout.run("-n", config=("rerun=deadline",)).count(f"rerun=deadline {line}") == 1
+    assert "selects no run" not in checkout.run("-n", config=("rerun=failed",))
+    assert "selects no run" not in checkout.run("-n")
+    for run in runs:
+        checkout.finish(run)
+    text = checkout.run(config=("rerun=failed",))
+    assert text.count("rerun=failed selects no run; the study's runs are: ok (4)") == 1
+
+
 def test_report_and_aggregate_never_launch_a_run(checkout: Checkout) -> None:
     assert checkout.preview("report") == []
     assert checkout.preview("aggregate") == []

@@ -2,6 +2,8 @@
 
 import gc
 import os
+import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +13,7 @@ from bench.matrix import Matrix, at
 from bench.store import parse_rerun, wanted
 from harness.contract.codec import clip_path, digest_of_text, nearest
 from harness.contract.errors import SpecError
+from harness.contract.outcome import OUTCOMES
 from harness.contract.spec import RunSpec
 
 OPTIONS = ("study", "rerun", "results")
@@ -96,6 +99,16 @@ def selected(matrix: Matrix, results: Path, rerun: frozenset[str]) -> frozenset[
     return ended_as(matrix, results, rerun)
 
 
+def nothing_selected(matrix: Matrix, results: Path, rerun: frozenset[str]) -> str:
+    """What to say of a `rerun=` that no run answers to: what was asked for, and what there is."""
+    from bench.rediagnose import load_diagnosed
+
+    ended = Counter(run.outcome for _, runs in load_diagnosed(matrix, results) for run in runs)
+    there = ", ".join(f"{outcome} ({number})" for outcome, number in sorted(ended.items()))
+    asked = "failed" if len(rerun) == len(OUTCOMES) - 1 else "all" if len(rerun) == len(OUTCOMES) else None
+    return f"rerun={asked or ','.join(sorted(rerun))} selects no run; the study's runs are: {there}"
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The wanted attempts by their path below the study's folder, in the order to launch them."""
@@ -106,7 +119,11 @@ class Plan:
     @classmethod
     def of(cls, matrix: Matrix, results: Path, rerun: frozenset[str]) -> "Plan":
         """Look at the results tree and decide which attempt of each run is wanted."""
-        specs = wanted(results, matrix.runs, selected(matrix, results, rerun))
+        again = selected(matrix, results, rerun)
+        # A job that another Snakemake started reads all this again: the terminal has the line already.
+        if rerun and not again and "--mode" not in sys.argv:
+            print(nothing_selected(matrix, results, rerun), file=sys.stderr)
+        specs = wanted(results, matrix.runs, again)
         return cls(specs, {path: place for place, path in enumerate(specs)})
 
     @property
