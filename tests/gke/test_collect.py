@@ -3,16 +3,16 @@
 import dataclasses
 import hashlib
 import json
-import os
 import subprocess
 import sys
 
 import pytest
 from snakemake_executor_plugin_gke.autopsy import RECORD_LINE, conclude, diagnose, logging_query, recovered
-from snakemake_executor_plugin_gke.collect import Damaged, collect, remove_leftovers
+from snakemake_executor_plugin_gke.collect import Damaged, collect
 from snakemake_executor_plugin_gke.errors import Unavailable
 
 from harness.contract.diagnosis import Diagnosis
+from harness.contract.parts import part_of
 from harness.contract.record import RECORD_VERSION, File, Record, read_record
 from tests.gke.specs import make_spec
 
@@ -105,13 +105,14 @@ def test_the_record_of_a_pod_that_was_taken_away_comes_with_the_files_beside_it(
     assert (tmp_path / "try-1/rank-0.log").read_bytes() == b"step 1\n"
 
 
-def test_only_dead_clients_leftovers_are_removed(tmp_path):
+def test_a_killed_clients_leftovers_are_removed_before_a_file_is_fetched(tmp_path):
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    dead, alive = tmp_path / f".a.{gone.pid}.part", tmp_path / f".b.{os.getpid()}.part"
-    dead.touch(), alive.touch(), (tmp_path / "a.part").touch()
-    remove_leftovers(tmp_path)
-    assert sorted(p.name for p in tmp_path.iterdir()) == [alive.name, "a.part"]
+    left = part_of(tmp_path / "try-1/rank-0.log", gone.pid)
+    left.parent.mkdir()
+    left.touch()
+    collect(shelf_of(FILES, "at/"), "at", "record.json", tmp_path, SPEC)
+    assert list(tmp_path.rglob("*.part")) == []
 
 
 def facts(code=None, reason=None, log=(), waiting=None, pod_status=None):

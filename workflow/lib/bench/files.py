@@ -1,8 +1,8 @@
 """Reading what people write: YAML with its mistakes named; finding it by name; atomic writing."""
 
+import glob
 import os
 import re
-import secrets
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import yaml
 
 from harness.contract.codec import nearest, show
 from harness.contract.errors import SpecError
+from harness.contract.parts import part_of, remove_leftovers
 
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -75,8 +76,9 @@ def read_mapping(path: Path) -> dict[str, Any]:
 def write_text(path: Path, text: str) -> None:
     """Write a file so that a reader sees the old text or the new one, never half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(path.parent.glob(f".{glob.escape(path.name)}.*.part"))
     # Two calls at once write the same file: none may put the other's half into place.
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    part = part_of(path)
     try:
         part.write_text(text, encoding="utf-8")
         part.replace(path)

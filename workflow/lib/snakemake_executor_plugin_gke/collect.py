@@ -3,11 +3,11 @@
 import hashlib
 import json
 import os
-import secrets
 from pathlib import Path
 from typing import Any, Protocol
 
 from harness.contract.errors import SpecError
+from harness.contract.parts import part_of, remove_leftovers
 from harness.contract.record import Record, parse_record
 from harness.contract.spec import RunSpec
 
@@ -37,13 +37,13 @@ def collect(source: Source, remote: str, record_name: str, folder: Path, spec: R
     raw = source.read(f"{remote}/{record_name}")
     record = check_record(raw, spec, f"{remote}/{record_name}")
     base = str(Path(record_name).parent)
-    remove_leftovers(folder)
+    remove_leftovers(list(folder.rglob(".*.part")))
     for file in record.files:
         target = _inside(folder, file.path)
         if target.exists() and _sha256(target) == file.sha256:
             continue
         target.parent.mkdir(parents=True, exist_ok=True)
-        part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+        part = part_of(target)
         try:
             source.fetch(f"{remote}/{file.path}" if base == "." else f"{remote}/{base}/{file.path}", part)
             if (found := _sha256(part)) != file.sha256:
@@ -56,14 +56,6 @@ def collect(source: Source, remote: str, record_name: str, folder: Path, spec: R
             part.unlink(missing_ok=True)
     write_atomically(folder / "record.json", raw)
     return record
-
-
-def remove_leftovers(folder: Path) -> None:
-    """Remove unfinished copies of clients of this machine that were killed while they wrote them."""
-    for part in folder.rglob(".*.part"):
-        pid = part.name.split(".")[-2]
-        if pid.isdigit() and not Path(f"/proc/{pid}").exists():
-            part.unlink(missing_ok=True)
 
 
 def check_record(raw: bytes | str, spec: RunSpec, where: str) -> Record:
@@ -80,7 +72,7 @@ def check_record(raw: bytes | str, spec: RunSpec, where: str) -> Record:
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file so that a reader, or a kill at any moment, finds the old content or the new."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    part = part_of(path)
     try:
         with open(part, "wb") as file:
             file.write(content)
