@@ -88,7 +88,7 @@ def test_one_rank_tells_what_an_engine_costs_by_itself(tmp_path: Path, study: Lo
     context = lay(tmp_path, study(GPU_STUDY.replace("[h200-x2]", "[h200-x1]")))
     (found,) = [f.sentence for f in context["findings"] if f.kind == "own_cost"]
     assert found == (
-        "h200-x1, matched: with nothing to communicate, a step takes over that of ddp: "
+        "h200-x1, matched: with nothing to communicate, a step takes, compared with ddp: "
         "fsdp2-reshard 1.25x (1.25 to 1.25 over 3 paired runs); zero-3 2.50x (2.50 to 2.50 over 3 paired runs)."
     )
 

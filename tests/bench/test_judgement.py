@@ -144,6 +144,15 @@ def test_equal_numerics_tell_how_much_of_the_memory_is_precision(tmp_path: Path,
     assert "18.0 GB less were measured, 8.0 GB at equal numerics." in sentences[0]
 
 
+def test_precision_is_not_blamed_for_what_equal_numerics_leave_as_it_is(tmp_path: Path, study: Load) -> None:
+    matrix = study(GPU_STUDY.replace("[matched]", "[defaults, matched]"))
+    for run in matrix.runs:
+        write_record(
+            tmp_path, make_record(run, peak_bytes=(36 if run.identity.config == "fsdp2-reshard" else 38) * 10**9)
+        )
+    assert said(build(matrix, tmp_path), "precision") == []
+
+
 def test_a_title_is_text(tmp_path: Path, study: Load) -> None:
     matrix = study(GPU_STUDY + 'title: "One | <script>alert(1)</script>"\n')
     write_record(tmp_path, make_record(run_of(matrix, "ddp")))

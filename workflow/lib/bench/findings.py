@@ -79,7 +79,7 @@ def own_cost(results: Results) -> Iterable[Finding]:
             told = [f"{name} {_over(ratio)}" for name, ratio in ratios.items()]
             yield Finding(
                 kind="own_cost",
-                sentence=f"{platform}, {arm}: with nothing to communicate, a step takes over that of {variant}: "
+                sentence=f"{platform}, {arm}: with nothing to communicate, a step takes, compared with {variant}: "
                 f"{'; '.join(told)}.",
                 numbers={"platform": platform, "arm": arm} | {name: r.value for name, r in ratios.items()},
             )
