@@ -36,9 +36,9 @@ def said(context: dict[str, Any], kind: str) -> list[str]:
 def test_no_need_is_borrowed_from_another_workload(tmp_path: Path, study: Load) -> None:
     matrix = study(
         GPU_STUDY.replace("[h200-x2]", "[h200-x2, h200-x2-24gb]")
-        + "overrides: [{config: zero-3, platform: h200-x2-24gb, set: {data: {micro_batch: 8}}}]\n"
+        + "overrides: [{config: zero-3, platform: h200-x2, set: {data: {micro_batch: 8}}}]\n"
     )
-    write_record(tmp_path, make_record(run_of(matrix, "zero-3", platform="h200-x2"), peak_bytes=15_000_000_000))
+    write_record(tmp_path, make_record(run_of(matrix, "zero-3", platform="h200-x2"), peak_bytes=99_000_000_000))
     died = run_of(matrix, "zero-3", platform="h200-x2-24gb")
     write_record(tmp_path, make_record(died, outcome="cuda_oom", evidence=OOM))
     (death,) = build(matrix, tmp_path)["deaths"]
