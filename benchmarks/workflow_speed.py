@@ -24,7 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "workflow/lib")]
 
-from bench.matrix import load_matrix  # noqa: E402
+from dtbench.study.matrix import load_matrix  # noqa: E402
 
 from harness.contract.diagnosis import Diagnosis  # noqa: E402
 from harness.contract.measured import Measured, Memory, State  # noqa: E402

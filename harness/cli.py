@@ -108,7 +108,7 @@ FOR_ONE_SPEC = ("over", "limit", "resolution", "rungs", "processes")
 def _frontier(options: argparse.Namespace) -> int:
     from harness.contract.frontier import bounds_of
     from harness.measure.ledger import predicted_peak_bytes
-    from harness.supervisor.frontier import frontier
+    from harness.search.frontier import frontier
 
     return frontier(
         options.spec,
@@ -124,7 +124,7 @@ def _frontier(options: argparse.Namespace) -> int:
 def _share(folder: Path) -> int:
     from harness.contract import exitcodes
     from harness.contract.errors import HarnessError
-    from harness.supervisor.share import share
+    from harness.delivery.share import share
 
     try:
         print(f"{share(folder)} records redacted below {folder}")

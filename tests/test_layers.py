@@ -19,7 +19,16 @@ MAY_IMPORT = {
     "harness.contract": set(),
     "harness.diagnosis": {"harness.contract"},
     "harness.quick_exit": set(),
-    "harness.supervisor": {"harness.diagnosis", "harness.contract", "harness.measure.flops", "harness.quick_exit"},
+    "harness.supervisor": {
+        "harness.diagnosis",
+        "harness.contract",
+        "harness.measure.flops",
+        "harness.quick_exit",
+        "harness.delivery",
+        "harness.search",
+    },
+    "harness.search": {"harness.supervisor", "harness.diagnosis", "harness.contract", "harness.measure"},
+    "harness.delivery": {"harness.supervisor", "harness.diagnosis", "harness.contract"},
     "harness.measure": {"harness.contract"},
     "harness.engines": {"harness.measure", "harness.contract"},
     "harness.faults": {"harness.contract"},
@@ -31,15 +40,15 @@ MAY_IMPORT = {
         "harness.quick_exit",
     },
     "snakemake_executor_plugin_gke": {"harness.contract"},
-    "bench": {"harness.diagnosis", "harness.contract", "harness.measure.flops", "harness.measure.ledger"},
-    "scripts": {"bench"},
+    "dtbench": {"harness.diagnosis", "harness.contract", "harness.measure.flops", "harness.measure.ledger"},
+    "scripts": {"dtbench"},
 }
 """Layer -> what of our own it may import, itself apart. The command line above them all may import any."""
 
 ONE_FILE = {
     "deepspeed": "harness/engines/",
     "torch.distributed.fsdp": "harness/engines/",
-    "google.cloud.storage": "harness/supervisor/",
+    "google.cloud.storage": "harness/delivery/",
     "pynvml": "harness/supervisor/",
 }
 """Heavy dependency -> where the single file that imports it lies (within the harness)."""
@@ -100,7 +109,7 @@ def test_contract_and_diagnosis_need_only_the_standard_library(layer: str) -> No
 
 def test_no_torch_on_the_client_or_in_the_supervisor() -> None:
     for path in SOURCES:
-        if layer_of(module_of(path)) in ("bench", "scripts", "snakemake_executor_plugin_gke", "harness.supervisor"):
+        if layer_of(module_of(path)) in ("dtbench", "scripts", "snakemake_executor_plugin_gke", "harness.supervisor"):
             tops = {name.split(".")[0] for name in imports_of(path)}
             assert not tops & {"torch", "deepspeed", "transformers"}, path
 

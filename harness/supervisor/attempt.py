@@ -12,13 +12,13 @@ from harness.contract.outcome import Remedy, outcome
 from harness.contract.record import RECORD_VERSION, RankExit, Record, Try
 from harness.contract.spec import RunSpec
 from harness.diagnosis import diagnose_folder
+from harness.search.rungs import measured_climb, read_rungs
+from harness.search.trials import Choice, search
 from harness.supervisor import collect, folder, launch, processes
 from harness.supervisor.environment import describe_environment
 from harness.supervisor.extensions import drop_abandoned_locks
 from harness.supervisor.remedy import remedy_for
-from harness.supervisor.rungs import measured_climb, read_rungs
 from harness.supervisor.say import Teller, say
-from harness.supervisor.search import Choice, search
 from harness.supervisor.signals import Signals
 from harness.supervisor.telemetry import Telemetry
 from harness.supervisor.watch import Ending, watch

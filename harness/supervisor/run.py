@@ -19,7 +19,7 @@ from harness.supervisor.say import Teller, say, summary, title
 from harness.supervisor.signals import Cancelled, Signals
 
 if TYPE_CHECKING:
-    from harness.supervisor.upload import Bucket
+    from harness.delivery.upload import Bucket
 
 SPOT_GRACE_S = 25.0
 """A Spot node is gone about this long after SIGTERM: by then the record must have left it."""
@@ -92,7 +92,7 @@ def _new_record(spec: RunSpec, out: Path, bucket: "Bucket | None", signals: Sign
     notes: list[str] = []
     teller, pod = Teller(spec), 1
     if bucket:
-        from harness.supervisor.upload import ProgressUploader
+        from harness.delivery.upload import ProgressUploader
 
         pod = _announce(bucket, notes)
         uploader = ProgressUploader(bucket, spec, pod)
@@ -112,13 +112,13 @@ def _new_record(spec: RunSpec, out: Path, bucket: "Bucket | None", signals: Sign
 def _bucket(upload: str | None) -> "Bucket | None":
     if upload is None:
         return None
-    from harness.supervisor.upload import Bucket
+    from harness.delivery.upload import Bucket
 
     return Bucket(upload)
 
 
 def _delivered_before(bucket: "Bucket", spec: RunSpec) -> Record | None:
-    from harness.supervisor.upload import hopeless
+    from harness.delivery.upload import hopeless
 
     try:
         return bucket.delivered(spec, START_PATIENCE_S)
@@ -129,7 +129,7 @@ def _delivered_before(bucket: "Bucket", spec: RunSpec) -> Record | None:
 
 
 def _announce(bucket: "Bucket", notes: list[str]) -> int:
-    from harness.supervisor.upload import hopeless
+    from harness.delivery.upload import hopeless
 
     try:
         return bucket.announce(START_PATIENCE_S)

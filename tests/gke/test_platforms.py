@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from bench.platforms import load_platforms
+from dtbench.study.platforms import load_platforms
 
 ROOT = Path(__file__).resolve().parents[2]
 ON_GKE = {n: e for n, e in load_platforms(ROOT / "config" / "platforms.yaml").items() if e.gke_accelerator}

@@ -14,7 +14,7 @@ from harness.contract.errors import SpecError
 from harness.contract.frontier import Goal, Goals, bounds_of, read_frontier
 from harness.contract.record import read_record
 from harness.contract.spec import RunSpec
-from harness.supervisor.frontier import _execute
+from harness.search.frontier import _execute
 from harness.supervisor.signals import Cancelled
 from tests.engines.specs import make_spec
 from tests.supervisor.conftest import Supervisor, until

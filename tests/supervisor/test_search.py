@@ -16,8 +16,8 @@ from harness.contract.heartbeat import read_heartbeat
 from harness.contract.measured import Measured
 from harness.contract.record import RECORD_VERSION, Record, read_record
 from harness.contract.spec import RunSpec, read_spec
+from harness.search.trials import Choice, search, trial_spec
 from harness.supervisor.folder import finished
-from harness.supervisor.search import Choice, search, trial_spec
 from tests.engines.specs import make_spec
 from tests.supervisor.conftest import Supervisor, until
 

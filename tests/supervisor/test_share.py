@@ -10,8 +10,8 @@ import pytest
 from harness.contract.diagnosis import Diagnosis, Evidence
 from harness.contract.errors import HarnessError
 from harness.contract.record import RECORD_VERSION, Environment, File, Record, Try, read_record
+from harness.delivery.share import NOTE, share
 from harness.supervisor import folder
-from harness.supervisor.share import NOTE, share
 from tests.engines.specs import make_spec
 
 PRIVATE = "/home/somebody/secret-project/train.py failed on gke-pool-7 with hf_abcdefghijklmnopqrstuvwx"

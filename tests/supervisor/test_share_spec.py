@@ -9,8 +9,8 @@ import pytest
 
 from harness.contract.errors import HarnessError
 from harness.contract.record import read_record
+from harness.delivery.share import share
 from harness.supervisor import folder
-from harness.supervisor.share import share
 from tests.engines.specs import make_spec
 from tests.supervisor.test_share import an_attempt, derived, everything, place
 

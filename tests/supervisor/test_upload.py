@@ -21,7 +21,7 @@ from google.cloud import storage
 from harness.contract import exitcodes
 from harness.contract.errors import DeliveryError, SpecError
 from harness.contract.record import parse_record
-from harness.supervisor.upload import Bucket, hopeless
+from harness.delivery.upload import Bucket, hopeless
 from tests.engines.specs import make_spec
 from tests.supervisor.conftest import Supervisor, until
 

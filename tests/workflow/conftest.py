@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from bench.matrix import Matrix, load_matrix
+from dtbench.study.matrix import Matrix, load_matrix
 
 from harness.contract.spec import RunSpec
-from tests.bench.conftest import make_record, write_record
+from tests.dtbench.conftest import make_record, write_record
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = ("Snakefile", "workflow", "config", "harness", "profiles")

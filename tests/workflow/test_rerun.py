@@ -4,7 +4,7 @@ import os
 import shutil
 
 import pytest
-from bench.matrix import at
+from dtbench.study.matrix import at
 
 from tests.workflow.conftest import STUDY, Checkout
 
@@ -72,7 +72,7 @@ def test_editing_code_launches_none(checkout: Checkout) -> None:
         "workflow/scripts/run.py",
         "workflow/rules/run.smk",
         "harness/worker.py",
-        "workflow/lib/bench/cells.py",
+        "workflow/lib/dtbench/cells.py",
     ):
         path = checkout.folder / name
         path.write_text(path.read_text() + "\n# edited\n")

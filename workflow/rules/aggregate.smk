@@ -13,7 +13,7 @@ rule tables:
         f"{RESULTS}/logs/tables.log",
     localrule: True
     conda:
-        "../envs/bench.yaml"
+        "../envs/dtbench.yaml"
     params:
         study=STUDY,
         matrix=MATRIX.digest,
@@ -26,7 +26,7 @@ rule aggregate:
         f"{RESULTS}/logs/aggregate.log",
     localrule: True
     conda:
-        "../envs/bench.yaml"
+        "../envs/dtbench.yaml"
     params:
         study=STUDY,
     script:

@@ -13,14 +13,14 @@ if not (getattr(sys.modules.get("harness"), "__file__", None) or "").startswith(
     f"{ROOT}/"
 ):
     for name in [
-        name for name in sys.modules if name.partition(".")[0] in ("harness", "bench")
+        name for name in sys.modules if name.partition(".")[0] in ("harness", "dtbench")
     ]:
         del sys.modules[name]
 
-from bench.frontier import frontier_targets
-from bench.matrix import load_matrix
-from bench.store import absent, lost_figures, missing, newer
-from bench.workflow import (
+from dtbench.report.frontier import frontier_targets
+from dtbench.study.matrix import load_matrix
+from dtbench.results.store import absent, lost_figures, missing, newer
+from dtbench.workflow import (
     Plan,
     check_writable,
     export_path,

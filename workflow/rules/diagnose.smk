@@ -10,7 +10,7 @@ rule diagnose:
         f"{RESULTS}/logs/diagnose.log",
     localrule: True
     conda:
-        "../envs/bench.yaml"
+        "../envs/dtbench.yaml"
     params:
         study=STUDY,
         # Files may come from a machine whose clock is behind: another set of attempts is another table.

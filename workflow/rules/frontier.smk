@@ -10,7 +10,7 @@ rule climb:
     wildcard_constraints:
         over="micro_batch|sequence_length",
     conda:
-        "../envs/bench.yaml"
+        "../envs/dtbench.yaml"
     resources:
         gpu=frontier_gpus_of,
         bench_slot=1,
@@ -30,7 +30,7 @@ rule frontier:
         f"{RESULTS}/logs/frontier.log",
     localrule: True
     conda:
-        "../envs/bench.yaml"
+        "../envs/dtbench.yaml"
     params:
         study=STUDY,
         matrix=MATRIX.digest,

@@ -5,7 +5,7 @@ rule manifests:
     log:
         f"{RESULTS}/logs/manifests.log",
     conda:
-        "../envs/bench.yaml"
+        "../envs/dtbench.yaml"
     params:
         folder=f"{RESULTS}/manifests",
         manifests=missing_specs,

@@ -13,7 +13,7 @@ rule document:
         f"{RESULTS}/logs/document.log",
     localrule: True
     conda:
-        "../envs/bench.yaml"
+        "../envs/dtbench.yaml"
     params:
         study=STUDY,
         matrix=MATRIX.digest,
@@ -26,7 +26,7 @@ rule report:
         f"{RESULTS}/logs/report.log",
     localrule: True
     conda:
-        "../envs/bench.yaml"
+        "../envs/dtbench.yaml"
     params:
         study=STUDY,
     script:
@@ -38,7 +38,7 @@ rule plan:
         f"{RESULTS}/logs/plan.log",
     localrule: True
     conda:
-        "../envs/bench.yaml"
+        "../envs/dtbench.yaml"
     params:
         study=STUDY,
         rerun=sorted(OPTIONS.rerun),

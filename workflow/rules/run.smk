@@ -8,11 +8,11 @@ rule run:
             f"{RESULTS}/{{platform}}/{{config}}/{{arm}}/{{run}}/{{attempt}}/record.json"
         ),
     log:
-        # A link to {attempt}.log beside the attempt's folder, which holds what the run says: bench/launch.py tells why.
+        # A link to {attempt}.log beside the attempt's folder, which holds what the run says: dtbench/launch.py tells why.
         f"{RESULTS}/logs/runs/{{platform}}/{{config}}/{{arm}}/{{run}}/{{attempt}}.log",
     priority: priority_of
     conda:
-        "../envs/bench.yaml"
+        "../envs/dtbench.yaml"
     resources:
         gpu=gpus_of,
         cpus_per_task=cpus_of,

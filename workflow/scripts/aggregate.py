@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from bench.matrix import Matrix
-from bench.rediagnose import load_diagnosed
-from bench.runs import say_problems
-from bench.script import run
-from bench.tables import write_tables
+from dtbench.report.tables import write_tables
+from dtbench.results.rediagnose import load_diagnosed
+from dtbench.results.runs import say_problems
+from dtbench.script import run
+from dtbench.study.matrix import Matrix
 
 snakemake = globals()["snakemake"]
 

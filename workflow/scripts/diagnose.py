@@ -1,6 +1,6 @@
 """Read the logs of failed attempts again, by the diagnosis rules of today."""
 
-from bench.rediagnose import write_diagnoses
-from bench.script import run
+from dtbench.results.rediagnose import write_diagnoses
+from dtbench.script import run
 
 run(globals()["snakemake"], write_diagnoses)

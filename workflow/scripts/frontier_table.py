@@ -1,6 +1,6 @@
 """Write frontier.csv, prediction beside measurement."""
 
-from bench.frontier import write_frontier
-from bench.script import run
+from dtbench.report.frontier import write_frontier
+from dtbench.script import run
 
 run(globals()["snakemake"], write_frontier)

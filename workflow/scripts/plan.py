@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from bench.frontier import write_frontier_plan
-from bench.matrix import Matrix
-from bench.script import run
-from bench.store import write_plan
-from bench.workflow import selected
+from dtbench.report.frontier import write_frontier_plan
+from dtbench.results.store import write_plan
+from dtbench.script import run
+from dtbench.study.matrix import Matrix
+from dtbench.workflow import selected
 
 snakemake = globals()["snakemake"]
 

@@ -1,0 +1,57 @@
+"""The results that are shipped: every record whole, every report what today's code makes of its records."""
+
+import re
+from pathlib import Path
+
+import pytest
+from dtbench.report.document import build
+from dtbench.report.figures import draw
+from dtbench.report.render import render
+from dtbench.report.tables import write_tables
+from dtbench.results.rediagnose import load_diagnosed
+from dtbench.study.matrix import load_matrix
+
+from harness.contract.record import read_record
+from harness.supervisor.folder import unsound
+
+ROOT = Path(__file__).resolve().parents[2]
+STUDIES = sorted(
+    path.parent.name for path in ROOT.glob("results/*/report.md") if (path.parent / "report.html").exists()
+)
+SHIPPED = [name for name in STUDIES if f"!/results/{name}/" in (ROOT / ".gitignore").read_text().split()]
+
+
+def test_there_are_some() -> None:
+    assert {"published", "h200-x1-2026", "h200-x2-2026"} <= set(SHIPPED)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_every_record_is_of_its_spec_and_has_its_files(name: str) -> None:
+    paths = sorted((ROOT / "results" / name).rglob("record.json"))
+    assert paths
+    for path in paths:
+        record = read_record(path)
+        assert record.spec_hash == record.spec.hash(), path
+        assert record.source is not None or unsound(path.parent, record) == [], path
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_the_report_and_its_tables_are_what_the_records_say(name: str, tmp_path: Path) -> None:
+    results = ROOT / "results" / name
+    matrix = load_matrix(name, ROOT)
+    loaded = load_diagnosed(matrix, results)
+    context = build(matrix, results, loaded)
+    write_tables(matrix, tmp_path, loaded)
+    context |= {"figures": draw(context)}
+    made = {
+        "report.md": render("report.md.j2", context),
+        "report.html": render("report.html.j2", context),
+        **{table: (tmp_path / table).read_text(encoding="utf-8") for table in ("runs.csv", "cells.csv")},
+    }
+    for file, text in made.items():
+        assert _without_curves(text) == _without_curves((results / file).read_text(encoding="utf-8")), file
+
+
+def _without_curves(text: str) -> str:
+    """Figures are matplotlib's, of whatever version."""
+    return re.sub(r"<svg.*?</svg>", "<svg/>", text, flags=re.DOTALL)

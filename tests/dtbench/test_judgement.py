@@ -1,0 +1,161 @@
+"""When a difference is one, and what a sentence may conclude from it."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dtbench.report.document import build, write_report
+from dtbench.study.matrix import Matrix
+
+from tests.dtbench.conftest import GPU_STUDY, make_record, run_of, write_record
+from tests.dtbench.test_machines import on
+
+Load = Callable[[str], Matrix]
+PIECES = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.16 GiB. GPU 0 has a total capacity of 40.00 GiB "
+    "of which 0.97 GiB is free. Of the allocated memory 37.49 GiB is allocated by PyTorch, and 1.54 GiB is reserved by "
+    "PyTorch but unallocated."
+)
+
+
+def said(context: dict[str, Any], kind: str) -> list[str]:
+    return [finding.sentence for finding in context["findings"] if finding.kind == kind]
+
+
+def test_steady_cells_are_told_apart_whatever_unsteady_ones_do(tmp_path: Path, study: Load) -> None:
+    matrix = study(GPU_STUDY.replace("ddp, ", "zero-1, zero-2, ddp, "))
+    # Two cells that move by 20%, and two that all three pairs set 3% apart.
+    sway = {1: 0.9, 2: 1.0, 3: 1.1}
+    for run in matrix.runs:
+        base = {"ddp": 1030.0, "fsdp2-reshard": 1000.0}.get(run.identity.config)
+        speed = base if base else 500.0 * sway[run.identity.repeat]
+        write_record(tmp_path, make_record(run, tokens_per_s=speed))
+    (choice,) = build(matrix, tmp_path)["choices"]
+    assert choice["ties"] == []
+    assert (choice["runner_up"]["config"], round(choice["runner_up"]["lead_percent"])) == ("fsdp2-reshard", 3)
+
+
+def test_no_factor_is_made_of_what_noise_can_make(tmp_path: Path, study: Load) -> None:
+    matrix = study(GPU_STUDY.replace("[matched]", "[defaults, matched]").replace("repeats: 3", "repeats: 2"))
+    speeds = {("fsdp2-reshard", "defaults"): 2510.0, ("fsdp2-reshard", "matched"): 2500.0}
+    for run in matrix.runs:
+        speed = speeds.get((run.identity.config, run.identity.arm), 1000.0)
+        write_record(tmp_path, make_record(run, tokens_per_s=speed * (1 + 0.02 * (run.identity.repeat - 1))))
+    (sentence,) = said(build(matrix, tmp_path), "arms")
+    assert sentence.endswith("(1.00 to 1.00) is no more than runs differ by.")
+
+
+def test_a_single_pair_is_called_one(tmp_path: Path, study: Load) -> None:
+    matrix = study(GPU_STUDY)
+    for config, speed in {"fsdp2-reshard": 900.0, "zero-3": 300.0}.items():
+        write_record(tmp_path, make_record(run_of(matrix, config), tokens_per_s=speed))
+    (sentence,) = said(build(matrix, tmp_path), "head_to_head")
+    assert "fsdp2-reshard trains 3.00x (one pair of runs) as fast as zero-3" in sentence
+
+
+def test_the_price_of_offload_is_that_of_the_paired_runs(tmp_path: Path, study: Load) -> None:
+    matrix = study(GPU_STUDY.replace("ddp, ", "zero-3-offload, "))
+    tokens = run_of(matrix, "zero-3").tokens_per_step
+    # Steps of 1 s and 4 s on machine a; a slow machine b ran the plain config alone.
+    runs = {("zero-3", 1): ("a", 1.0), ("zero-3", 2): ("b", 3.0), ("zero-3-offload", 1): ("a", 4.0)}
+    for (config, repeat), (machine, step_s) in runs.items():
+        peak = 20_000_000_000 if config == "zero-3" else 10_000_000_000
+        record = make_record(run_of(matrix, config, repeat), tokens_per_s=tokens / step_s, peak_bytes=peak)
+        write_record(tmp_path, on(record, machine))
+    (sentence,) = said(build(matrix, tmp_path), "offload")
+    assert sentence.endswith("4.0x slower (one pair of runs): each GB given back costs 300 ms a step.")
+
+
+def test_other_settings_on_one_platform_are_marked_and_are_no_matter_of_its_pipe(tmp_path: Path, study: Load) -> None:
+    settings = "{engine: {leaf_blocks: true}, environment: {NCCL_ALGO: Ring}}"
+    matrix = study(
+        GPU_STUDY.replace("[h200-x2]", "[h200-x2, h200-x2-thin]")
+        + f"overrides: [{{config: zero-3, platform: h200-x2-thin, set: {settings}}}]\n"
+    )
+    for run in matrix.runs:
+        write_record(tmp_path, make_record(run, tokens_per_s=1000.0))
+    text = write_report(matrix, tmp_path).read_text()
+    assert "| zero-3 (leaf blocks, NCCL_ALGO=Ring) | 1000 |" in text
+    (pipe,) = [f for f in build(matrix, tmp_path)["findings"] if f.kind == "pipe"]
+    assert "zero-3" not in pipe.numbers
+    assert "ddp" in pipe.numbers
+    (row,) = [line for line in (tmp_path / "cells.csv").read_text().splitlines() if "h200-x2-thin,zero-3" in line]
+    assert '"leaf blocks, NCCL_ALGO=Ring"' in row
+
+
+def test_what_a_remedy_might_cure_is_not_said_not_to_fit(tmp_path: Path, study: Load) -> None:
+    matrix = study(GPU_STUDY)
+    write_record(tmp_path, make_record(run_of(matrix, "zero-3"), outcome="cuda_oom", evidence=PIECES))
+    (sentence,) = said(build(matrix, tmp_path), "does_not_fit")
+    assert sentence == (
+        "h200-x2, matched: zero-3 ran out of memory, with enough of it in pieces: "
+        "expandable segments, which were not tried, may let it fit."
+    )
+
+
+def test_memory_is_not_blamed_while_a_run_ended_otherwise(tmp_path: Path, study: Load) -> None:
+    matrix = study(GPU_STUDY)
+    for repeat, outcome in ((1, "cuda_oom"), (2, "cuda_oom"), (3, "python_exception")):
+        write_record(tmp_path, make_record(run_of(matrix, "zero-3", repeat), outcome=outcome))
+    assert said(build(matrix, tmp_path), "does_not_fit") == []
+
+
+def test_a_fastest_that_also_died_says_so(tmp_path: Path, study: Load) -> None:
+    matrix = study(GPU_STUDY)
+    write_record(tmp_path, make_record(run_of(matrix, "ddp", 1), tokens_per_s=2000.0))
+    write_record(tmp_path, make_record(run_of(matrix, "zero-3", 1), tokens_per_s=1000.0))
+    for repeat in (2, 3):
+        write_record(tmp_path, make_record(run_of(matrix, "ddp", repeat), outcome="cuda_oom"))
+    text = write_report(matrix, tmp_path).read_text()
+    assert "ddp is fastest at 2000 tok/s, peak 20.00 GB (2x cuda_oom in its other runs); 100% ahead of zero-3" in text
+
+
+@pytest.mark.parametrize(("remedied", "dagger"), [((1, 2), True), ((1,), False)])
+def test_the_dagger_means_only_with_the_remedy(
+    tmp_path: Path, study: Load, remedied: tuple[int, ...], dagger: bool
+) -> None:
+    matrix = study(GPU_STUDY)
+    for repeat in (1, 2):
+        remedy = "expandable-segments" if repeat in remedied else None
+        write_record(tmp_path, make_record(run_of(matrix, "zero-3", repeat), remedy=remedy))
+    rows = {row["config"]: row["dagger"] for row in build(matrix, tmp_path)["platforms"][0]["tables"][0]["rows"]}
+    assert rows["zero-3"] is dagger
+
+
+def test_the_dead_below_the_line_are_no_mystery(tmp_path: Path, study: Load) -> None:
+    matrix = study(GPU_STUDY)
+    write_record(tmp_path, make_record(run_of(matrix, "ddp"), peak_bytes=40_000_000_000))
+    cured = make_record(run_of(matrix, "zero-3"), peak_bytes=38_000_000_000, remedy="expandable-segments")
+    write_record(tmp_path, cured)
+    (sentence,) = said(build(matrix, tmp_path), "survival")
+    assert sentence == "h200-x2, matched: ddp at 40.0 GB lived; the dead needed no more than that (zero-3)."
+
+
+def test_equal_numerics_tell_how_much_of_the_memory_is_precision(tmp_path: Path, study: Load) -> None:
+    matrix = study(GPU_STUDY.replace("[matched]", "[defaults, matched]"))
+    peaks = {("fsdp2-reshard", "defaults"): 20, ("fsdp2-reshard", "matched"): 30}
+    for run in matrix.runs:
+        peak = peaks.get((run.identity.config, run.identity.arm), 38)
+        write_record(tmp_path, make_record(run, peak_bytes=peak * 10**9))
+    sentences = said(build(matrix, tmp_path), "precision")
+    assert len(sentences) == 1
+    assert "is partly precision" in sentences[0]
+    assert "18.0 GB less were measured, 8.0 GB at equal numerics." in sentences[0]
+
+
+def test_precision_is_not_blamed_for_what_equal_numerics_leave_as_it_is(tmp_path: Path, study: Load) -> None:
+    matrix = study(GPU_STUDY.replace("[matched]", "[defaults, matched]"))
+    for run in matrix.runs:
+        write_record(
+            tmp_path, make_record(run, peak_bytes=(36 if run.identity.config == "fsdp2-reshard" else 38) * 10**9)
+        )
+    assert said(build(matrix, tmp_path), "precision") == []
+
+
+def test_a_title_is_text(tmp_path: Path, study: Load) -> None:
+    matrix = study(GPU_STUDY + 'title: "One | <script>alert(1)</script>"\n')
+    write_record(tmp_path, make_record(run_of(matrix, "ddp")))
+    first = write_report(matrix, tmp_path).read_text().splitlines()[0]
+    assert first.startswith("# One ")
+    assert "<script>" not in first

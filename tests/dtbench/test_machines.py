@@ -1,0 +1,134 @@
+"""Ratios are formed on one machine where there is one; without one, the report says so and calls less a difference."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from dtbench.report.document import build, write_report
+from dtbench.results.machines import Sample, machines, pair, spread
+from dtbench.study.matrix import Matrix
+
+from harness.contract.record import Environment, Record
+from tests.dtbench.conftest import GPU_STUDY, make_record, run_of, write_record
+
+Load = Callable[[str], Matrix]
+
+
+def on(record: Record, boot: str | None = None, started: str = "00:00", ended: str = "00:01") -> Record:
+    environment = Environment(
+        host={"boot": boot, "cores": 32}, device_name="CPU", git_commit=None, versions={}, variables={}
+    )
+    day = "2026-01-01T"
+    return dataclasses.replace(
+        record, environment=environment, started_at=f"{day}{started}:00+00:00", ended_at=f"{day}{ended}:00+00:00"
+    )
+
+
+def test_the_boot_names_the_machine_in_order_of_first_use(study: Load) -> None:
+    run = study(GPU_STUDY).runs[0]
+    late, early = on(make_record(run), "b", "09:00", "09:01"), on(make_record(run), "a", "08:00", "08:01")
+    again = on(make_record(run), "b", "12:00", "12:01")
+    assert machines({"late": late, "early": early, "again": again}) == {"early": "m1", "late": "m2", "again": "m2"}
+
+
+def test_without_a_boot_a_long_pause_may_hide_another_machine(study: Load) -> None:
+    run = study(GPU_STUDY).runs[0]
+    times = {"one": ("08:00", "08:09"), "two": ("08:10", "08:11"), "three": ("08:17", "08:18")}
+    records = {name: on(make_record(run), None, *span) for name, span in times.items()}
+    assert machines(records) == {"one": "m1", "two": "m1", "three": "m2"}
+
+
+def test_a_cited_source_has_no_machine(study: Load) -> None:
+    run = study(GPU_STUDY).runs[0]
+    assert machines({"cited": dataclasses.replace(make_record(run), source="somebody's study")}) == {}
+
+
+def test_pairs_share_a_machine_and_equal_repeats_go_first() -> None:
+    fast = [Sample(1, "m1", 10.0), Sample(2, "m2", 40.0), Sample(3, "m2", 50.0)]
+    slow = [Sample(1, "m1", 5.0), Sample(3, "m2", 25.0), Sample(4, "m2", 20.0), Sample(5, "m3", 1.0)]
+    pairs = pair(fast, slow)
+    assert not pairs.apart
+    assert pairs.numerator.keys() == pairs.denominator.keys()
+    assert {pairs.numerator[key] / pairs.denominator[key] for key in pairs.numerator} == {2.0}
+    assert len(pairs.numerator) == 3
+
+
+@pytest.mark.parametrize(("machine", "apart"), [("m2", True), (None, False)])
+def test_no_shared_machine_pairs_by_repeat_and_says_what_is_known(machine: str | None, apart: bool) -> None:
+    pairs = pair([Sample(1, "m1", 10.0), Sample(2, "m1", 10.0)], [Sample(2, machine, 5.0)])
+    assert (len(pairs.numerator.keys() & pairs.denominator.keys()), pairs.apart) == (1, apart)
+
+
+def test_the_spread_is_between_machines_not_within_one() -> None:
+    assert spread([Sample(1, "m1", 10.0), Sample(2, "m1", 30.0)]) is None
+    assert spread([Sample(1, "m1", 10.0), Sample(2, "m1", 30.0), Sample(3, "m2", 25.0)]) == pytest.approx(0.25)
+
+
+def lay(folder: Path, matrix: Matrix, runs: dict[tuple[str, int], tuple[str, float]]) -> None:
+    for (config, repeat), (boot, speed) in runs.items():
+        write_record(folder, on(make_record(run_of(matrix, config, repeat), tokens_per_s=speed), boot))
+
+
+def test_a_slow_machine_does_not_make_an_engine_slow(tmp_path: Path, study: Load) -> None:
+    matrix = study(GPU_STUDY)
+    # Medians say that zero-3 is the faster one; both machines that ran both say the opposite.
+    lay(
+        tmp_path,
+        matrix,
+        {
+            ("fsdp2-reshard", 1): ("a", 1000.0),
+            ("zero-3", 1): ("a", 500.0),
+            ("fsdp2-reshard", 2): ("a", 1010.0),
+            ("zero-3", 2): ("b", 1500.0),
+            ("zero-3", 3): ("b", 1510.0),
+            ("fsdp2-reshard", 3): ("b", 3000.0),
+        },
+    )
+    context = build(matrix, tmp_path)
+    assert context["choices"][0]["best"] == "fsdp2-reshard"
+    assert context["choices"][0]["runner_up"]["lead_percent"] > 90
+    text = write_report(matrix, tmp_path).read_text()
+    assert "fsdp2-reshard trains 1.99x (1.99 to 2.00 over 2 paired runs) as fast as zero-3" in text
+    assert "The runs come from 2 machines, between which one cell's speed differs by up to 201%" in text
+    assert "| h200-x2 | m1 | 2026-01-01T00:00:00+00:00 | 3 |" in text
+
+
+def test_what_machines_alone_make_of_a_cell_is_no_difference(tmp_path: Path, study: Load) -> None:
+    matrix = study(GPU_STUDY)
+    both = {("fsdp2-reshard", 1): ("a", 1000.0), ("fsdp2-reshard", 2): ("b", 1500.0)}
+    lay(tmp_path, matrix, {**both, ("ddp", 3): ("c", 1700.0), ("zero-3", 3): ("d", 500.0)})
+    (choice,) = build(matrix, tmp_path)["choices"]
+    assert (choice["best"], choice["ties"], choice["unknown"]) == ("ddp", [], ["fsdp2-reshard"])
+    assert (choice["runner_up"]["config"], choice["runner_up"]["apart"]) == ("zero-3", True)
+    text = write_report(matrix, tmp_path).read_text()
+    assert (
+        "; not to be told apart from it, on machines that differ by as much: fsdp2-reshard; 240% ahead of zer" in text
+    )
+    assert "240% ahead of zero-3 (on different machines)" in text
+    assert "- h200-x2, matched: when it fits, ddp.\n" in text
+
+
+def test_one_machine_is_not_worth_a_word(tmp_path: Path, study: Load) -> None:
+    matrix = study(GPU_STUDY)
+    lay(tmp_path, matrix, {(c, r): ("a", 1000.0 + r) for c in ("ddp", "zero-3") for r in (1, 2, 3)})
+    text = write_report(matrix, tmp_path).read_text()
+    assert "machines" not in text.lower()
+
+
+def test_enough_pairs_on_different_machines_tell_by_their_own_range(tmp_path: Path, study: Load) -> None:
+    matrix = study(GPU_STUDY)
+    # A node for every run, as on Kubernetes: three pairs all say 10%, which is less than one cell's own spread.
+    speeds = {1: 1000.0, 2: 1150.0, 3: 1075.0}
+    runs = {("fsdp2-reshard", r): (f"f{r}", s * 1.1) for r, s in speeds.items()}
+    lay(tmp_path, matrix, runs | {("zero-3", r): (f"z{r}", s) for r, s in speeds.items()})
+    text = write_report(matrix, tmp_path).read_text()
+    assert "trains 1.10x (1.10 to 1.10 over 3 paired runs, on different machines) as fast as zero-3" in text
+
+
+def test_many_machines_share_a_row(tmp_path: Path, study: Load) -> None:
+    matrix = study(GPU_STUDY)
+    places = {(run.identity.config, run.identity.repeat): (str(n), 1000.0) for n, run in enumerate(matrix.runs)}
+    lay(tmp_path, matrix, places)
+    (row,) = build(matrix, tmp_path)["machines"]
+    assert (row["machine"], row["runs"]) == ("9 machines", 9)

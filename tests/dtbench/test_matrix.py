@@ -1,0 +1,137 @@
+"""A study becomes fully resolved runs: arms, overrides, exclusions, order."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from dtbench.study.matrix import Matrix, load_matrix
+
+from harness.contract.engines import CONFIGS, MATCHED_NUMERICS, SHIPPED_NUMERICS
+from harness.contract.spec import parse_spec
+from tests.dtbench.conftest import run_of
+
+ROOT = Path(__file__).resolve().parents[2]
+Load = Callable[[str], Matrix]
+
+
+STUDIES = sorted(p for p in (ROOT / "config").glob("*.yaml") if p.stem != "platforms")
+
+
+@pytest.mark.parametrize("path", STUDIES, ids=lambda p: p.stem)
+def test_every_shipped_study_resolves_and_its_specs_survive_a_round_trip(path: Path) -> None:
+    matrix = load_matrix(path.stem, ROOT)
+    assert matrix.runs
+    assert len({run.path() for run in matrix.runs}) == len(matrix.runs)
+    assert all(parse_spec(run.to_json()) == run for run in matrix.runs[:10])
+
+
+def test_the_quick_study_is_nine_configs_two_arms_two_repeats() -> None:
+    matrix = load_matrix("quick", ROOT)
+    assert len(matrix.runs) == 36
+    assert {run.identity.config for run in matrix.runs} == set(CONFIGS)
+    assert {run.platform.name for run in matrix.runs} == {"cpu-x2"}
+
+
+def test_defaults_arm_is_each_engine_as_shipped(study: Load) -> None:
+    matrix = study("platforms: [h200-x2]\nrepeats: 1\n")
+    for run in matrix.runs:
+        arm = SHIPPED_NUMERICS if run.identity.arm == "defaults" else MATCHED_NUMERICS
+        assert run.numerics == arm[run.engine.name]
+    shipped = {r.identity.config: r.optimizer.implementation for r in matrix.runs if r.identity.arm == "defaults"}
+    assert shipped["zero-3"] == "deepspeed-fused"
+    assert shipped["zero-3-offload"] == "deepspeed-cpu"
+    assert shipped["fsdp2-reshard"] == shipped["fsdp2-reshard-offload"] == shipped["ddp"] == "torch-fused"
+    assert {r.optimizer.implementation for r in matrix.runs if r.identity.arm == "matched"} == {"torch-fused"}
+
+
+def test_on_cpus_the_shipped_cuda_kernel_gives_way(study: Load) -> None:
+    matrix = study("platforms: [cpu-x2]\nconfigs: [zero-3]\narms: [defaults]\nrepeats: 1\nmodel: {name: tiny}\n")
+    assert matrix.runs[0].optimizer.implementation == "torch-fused"
+
+
+def test_only_the_matched_reference_config_is_the_reference(study: Load) -> None:
+    matrix = study("platforms: [h200-x2]\nrepeats: 1\n")
+    assert [(r.identity.config, r.identity.arm) for r in matrix.runs if r.identity.reference] == [("ddp", "matched")]
+
+
+def test_overrides_apply_in_order_to_their_cells_only(study: Load) -> None:
+    matrix = study(
+        "platforms: [h200-x2, h200-x2-thin]\nconfigs: [ddp, {name: leaf, base: zero-3, override: {engine: "
+        "{leaf_blocks: true}, environment: {A: '1'}}}]\nrepeats: 1\narms: [matched]\noverrides:\n"
+        "  - {config: leaf, set: {data: {micro_batch: 4}}}\n"
+        "  - {platform: h200-x2-thin, config: [leaf], set: {data: {micro_batch: 8}, launcher: torchrun}}\n"
+    )
+    wide = run_of(matrix, "leaf", platform="h200-x2")
+    thin = run_of(matrix, "leaf", platform="h200-x2-thin")
+    assert (wide.data.micro_batch, thin.data.micro_batch) == (4, 8)
+    assert (wide.engine.launcher, thin.engine.launcher) == ("deepspeed", "torchrun")
+    assert wide.engine.settings["leaf_blocks"] is True
+    assert wide.environment == {"A": "1"}
+    assert thin.environment == {"A": "1", "NCCL_P2P_DISABLE": "1"}
+    assert run_of(matrix, "ddp", platform="h200-x2").data.micro_batch == 1
+
+
+def test_editing_one_config_changes_the_hash_of_exactly_its_runs(study: Load) -> None:
+    text = "platforms: [h200-x2]\nconfigs: [ddp, {name: mine, base: zero-3, override: {engine: {leaf_blocks: %s}}}]\n"
+    before = {run.path() for run in study(text % "false").runs}
+    after = {run.path() for run in study(text % "true").runs}
+    assert {path.split("/")[1] for path in before - after} == {"mine"}
+    assert {path.split("/")[1] for path in before & after} == {"ddp"}
+
+
+def test_a_description_changes_no_run_but_the_digest(study: Load) -> None:
+    one = study("platforms: [h200-x2]\ndescription: one\n")
+    two = study("platforms: [h200-x2]\ndescription: two\n")
+    assert [r.hash() for r in one.runs] == [r.hash() for r in two.runs]
+    assert one.digest != two.digest
+
+
+def test_excluded_cells_stay_in_the_table_with_their_reason(study: Load) -> None:
+    matrix = study(
+        "platforms: [h200-x2]\nconfigs: [ddp, zero-0]\narms: [matched]\nrepeats: 2\n"
+        "exclude: [{config: zero-0, reason: not collected, why: No time.}]\n"
+    )
+    assert [run.identity.config for run in matrix.runs] == ["ddp", "ddp"]
+    (excluded,) = [cell for cell in matrix.cells if cell.spec is None]
+    assert excluded.exclusion is not None
+    assert (excluded.config, excluded.exclusion.reason, excluded.exclusion.why) == (
+        "zero-0",
+        "not collected",
+        "No time.",
+    )
+
+
+def test_order_is_blocks_in_seeded_random_order(study: Load) -> None:
+    text = "platforms: [h200-x2]\narms: [matched]\nrepeats: 3\nseed: %d\n"
+    first, again, other = (study(text % seed).runs for seed in (1, 1, 2))
+    assert [r.path() for r in first] == [r.path() for r in again]
+    assert [r.identity.config for r in first] != [r.identity.config for r in other]
+    blocks = [[r.identity.config for r in first if r.identity.repeat == repeat] for repeat in (1, 2, 3)]
+    assert [r.identity.repeat for r in first] == sorted(r.identity.repeat for r in first)
+    assert all(sorted(block) == sorted(CONFIGS) for block in blocks)
+    assert blocks[0] != blocks[1]
+
+
+def test_most_wanted_cells_come_first_with_all_their_repeats(study: Load) -> None:
+    matrix = study(
+        "platforms: [h200-x2]\narms: [matched]\nrepeats: 2\norder: [{config: [zero-3, fsdp2-reshard]}, {config: ddp}]\n"
+    )
+    names = [run.identity.config for run in matrix.runs]
+    assert set(names[:4]) == {"zero-3", "fsdp2-reshard"}
+    assert names[4:6] == ["ddp", "ddp"]
+
+
+def test_remedies_switch(study: Load) -> None:
+    off = study("platforms: [h200-x2]\nremedies: off\n")
+    assert {run.protocol.remedies for run in off.runs} == {"off"}
+    assert {run.protocol.remedies for run in study("platforms: [h200-x2]\n").runs} == {"on"}
+
+
+def test_tuned_arm_carries_its_trials_and_matched_numerics(study: Load) -> None:
+    matrix = study(
+        "platforms: [h200-x2]\nconfigs: [fsdp2-reshard, zero-3]\narms: [tuned]\nrepeats: 1\n"
+        "tuned: {fsdp2: [{}, {prefetch_depth: 2}], zero-3: [{}, {leaf_blocks: true}]}\n"
+    )
+    assert run_of(matrix, "fsdp2-reshard").protocol.trials == ({}, {"prefetch_depth": 2})
+    assert run_of(matrix, "zero-3").protocol.trials == ({}, {"leaf_blocks": True})
+    assert run_of(matrix, "zero-3").numerics == MATCHED_NUMERICS["zero"]

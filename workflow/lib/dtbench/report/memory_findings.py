@@ -1,0 +1,167 @@
+"""Findings about memory: what precision, offload and the size of the card make of it."""
+
+from collections.abc import Iterable
+
+from dtbench.report.finding import Finding, peak_gb, uncertainty
+from dtbench.results.cells import step_time_s
+from dtbench.results.comparison import Results, comparable
+from dtbench.results.deaths import SurvivalLine
+from dtbench.results.runs import MISSING, Ended
+from harness.contract.units import GB
+from harness.diagnosis.memory import read_shortage
+from harness.measure.flops import shape_of
+from harness.measure.ledger import predict
+
+MS = 1000
+SAID_GB = 0.1
+"""A difference of memory below this is left unsaid."""
+OFFLOADED = {"fsdp2-reshard": "fsdp2-reshard-offload", "zero-3": "zero-3-offload"}
+"""Config -> the same one with parameters and optimizer state in host memory."""
+
+
+def precision(results: Results) -> Iterable[Finding]:
+    """How much of that memory difference the numerics alone account for, by the memory ledger's state."""
+    for platform, arm in results.places():
+        fsdp, zero = results.get(platform, "fsdp2-reshard", arm), results.get(platform, "zero-3", arm)
+        if fsdp is None or zero is None or fsdp.cell.spec is None or zero.cell.spec is None:
+            continue
+        if not comparable(fsdp, zero):
+            continue
+        mine, theirs, shape = predict(fsdp.cell.spec), predict(zero.cell.spec), shape_of(fsdp.cell.spec.model.config)
+        light, heavy = fsdp.peak(), zero.peak()
+        if mine is None or theirs is None or shape is None or not light or not heavy:
+            continue
+        expected, measured = (theirs.state - mine.state) / GB, (heavy - light) / GB
+        # Of a model so small that its state does not show, nothing can be said.
+        if mine.state >= theirs.state or light >= heavy or expected < SAID_GB:
+            continue
+        ranks = fsdp.cell.spec.platform.world_size
+        over = f"{ranks} rank{'s' if ranks > 1 else ''}"
+        per_parameter = [ledger.state * ranks / shape.parameters for ledger in (mine, theirs)]
+        moments = [cell.cell.spec.numerics.optimizer_state for cell in (fsdp, zero) if cell.cell.spec]
+        kept = _difference_at_equal_numerics(results, platform) if arm == "defaults" else None
+        if kept is not None and measured - kept < SAID_GB:
+            # Equal numerics leave the difference as it is: precision is not what makes it.
+            continue
+        partly = expected < measured if kept is None else kept > SAID_GB
+        rest = "" if kept is None else f", {kept:.1f} GB at equal numerics"
+        yield Finding(
+            kind="precision",
+            sentence=(
+                f"{platform}, {arm}: the memory difference is {'partly ' if partly else ''}precision: "
+                f"fsdp2-reshard keeps {per_parameter[0]:.0f} bytes of state per parameter over all ranks ({moments[0]} "
+                f"Adam), zero-3 keeps {per_parameter[1]:.0f} ({moments[1]} Adam). On {over} that alone predicts "
+                f"{expected:.1f} GB a rank less; {measured:.1f} GB less were measured{rest}. Two different trainings "
+                f"are compared."
+            ),
+            numbers={
+                "platform": platform,
+                "arm": arm,
+                "state_bytes": per_parameter,
+                "expected_gb": expected,
+                "measured_gb": measured,
+            },
+        )
+
+
+def _difference_at_equal_numerics(results: Results, platform: str) -> float | None:
+    """GB by which ZeRO-3's peak exceeds FSDP2's in the matched arm."""
+    fsdp, zero = results.get(platform, "fsdp2-reshard", "matched"), results.get(platform, "zero-3", "matched")
+    if fsdp is None or zero is None or not comparable(fsdp, zero):
+        return None
+    light, heavy = peak_gb(fsdp), peak_gb(zero)
+    return None if light is None or heavy is None else heavy - light
+
+
+def offload_exchange(results: Results) -> Iterable[Finding]:
+    """What each gigabyte that offload gives back costs in speed."""
+    for platform, arm in results.places():
+        for config, offloaded in OFFLOADED.items():
+            here, away = results.get(platform, config, arm), results.get(platform, offloaded, arm)
+            ratio = results.speed_ratio(here, away)
+            if here is None or away is None or ratio is None or here.cell.spec is None:
+                continue
+            if here.cell.spec.platform.device != "cuda":
+                continue
+            before, after = peak_gb(here), peak_gb(away)
+            longer_s = results.difference(away, here, step_time_s)
+            if not before or not after or longer_s is None:
+                continue
+            cost = (
+                f"makes it {ratio.value:.1f}x slower" if ratio.value > 1 else f"makes it {1 / ratio.value:.1f}x faster"
+            )
+            if ratio.tie:
+                cost = "changes its speed by what is not known" if ratio.apart else "costs no speed beyond the noise"
+            price = ""
+            if ratio.value > 1 and not ratio.tie and before > after:
+                price = f": each GB given back costs {longer_s / (before - after) * MS:.0f} ms a step"
+            yield Finding(
+                kind="offload",
+                sentence=(
+                    f"{platform}, {arm}: offload takes {config} from {before:.2f} to {after:.2f} GB "
+                    f"and {cost}{uncertainty(ratio)}{price}."
+                ),
+                numbers={
+                    "platform": platform,
+                    "arm": arm,
+                    "config": config,
+                    "slowdown": ratio.value,
+                    "before_gb": before,
+                    "after_gb": after,
+                },
+            )
+
+
+def survival(lines: Iterable[SurvivalLine]) -> Iterable[Finding]:
+    """The memory interval between what lived and what died, and whether need foretells how soon."""
+    for line in lines:
+        where = f"{line.platform}, {line.arm}"
+        lived = f"{line.survivor} at {line.survivor_bytes / GB:.1f} GB lived"
+        if line.casualty_bytes is None:
+            needed = f"the dead needed no more than that ({', '.join(line.below)})" if line.below else ""
+            unknown = "how much the dead needed is not known"
+            yield Finding(kind="survival", sentence=f"{where}: {lived}; {needed or unknown}.")
+            continue
+        low, high = line.survivor_bytes / GB, line.casualty_bytes / GB
+        died = f"{line.casualty} at {high:.1f} GB died without a remedy"
+        text = f"{where}: the survival line runs between {low:.1f} and {high:.1f} GB: {lived}, {died}"
+        if line.at_least:
+            died = f"{line.casualty} died without a remedy when it held {high:.1f} GB and asked for more"
+            text = f"{where}: the survival line lies above {low:.1f} GB: {lived}, {died}"
+        if len(line.lasted) > 1:
+            story = ", ".join(f"{config} ({peak / GB:.1f} GB) after {n}" for config, peak, n in line.lasted)
+            lesson = ""
+            if line.trend is not None and abs(line.trend) > 0.9:
+                lesson = f"; the farther above the line, the {'sooner' if line.trend < 0 else 'later'} the death"
+            text += f"; {line.unit} before death: {story}{lesson}"
+        yield Finding(
+            kind="survival",
+            sentence=text + ".",
+            numbers={"platform": line.platform, "low_gb": low, "high_gb": high, "trend": line.trend},
+        )
+
+
+def does_not_fit(results: Results) -> Iterable[Finding]:
+    """Cells that ran out of memory in every run that there is."""
+    for (platform, config, arm), cell in results.cells.items():
+        if not cell.outcomes or not cell.outcomes.keys() <= {"cuda_oom", "cuda_oom_fragmentation", MISSING}:
+            continue
+        ended = [run.newest for run in cell.runs if run.newest]
+        sentences = [one.diagnosis.sentence for one in ended]
+        if not ended:
+            continue
+        verdict = "ran out of memory"
+        if all(_might_fit(one) for one in ended):
+            verdict += ", with enough of it in pieces: expandable segments, which were not tried, may let it fit"
+        yield Finding(
+            kind="does_not_fit",
+            sentence=f"{platform}, {arm}: {config} {verdict}.",
+            detail=sentences[0] if sentences else "",
+            numbers={"platform": platform, "arm": arm, "config": config},
+        )
+
+
+def _might_fit(ended: Ended) -> bool:
+    """Whether today's rule would have tried a remedy that the attempt did without."""
+    texts = [evidence.text for evidence in ended.diagnosis.evidence]
+    return len(ended.record.tries) == 1 and any(read_shortage(text).in_pieces for text in texts)

@@ -1,0 +1,89 @@
+"""Runs and cells as flat tables for whoever wants to look with their own tools: runs.csv and cells.csv."""
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from dtbench.results import cells as c
+from dtbench.results.cells import CellResult
+from dtbench.results.rediagnose import load_diagnosed
+from dtbench.results.runs import Loaded, Run
+from dtbench.study.matrix import Matrix
+from harness.contract.record import Record
+
+NUMBERS: dict[str, Callable[[Record], float | None]] = {
+    "tokens_per_s": c.tokens_per_s,
+    "step_time_s": c.step_time_s,
+    "peak_bytes": c.peak_bytes,
+    "reserved_bytes": c.reserved_bytes,
+    "nccl_share": c.nccl_share,
+    "state_bytes_per_parameter": c.state_bytes_per_parameter,
+    "last_loss": c.last_loss,
+    "mfu": c.mfu,
+}
+"""Column -> number of a record."""
+
+
+def run_row(run: Run, departs: str) -> dict[str, Any]:
+    """One run as a row of runs.csv; numbers only for a run that counts."""
+    identity, newest = run.spec.identity, run.newest
+    counts = newest is not None and run.outcome == "ok"
+    row: dict[str, Any] = {
+        "platform": run.spec.platform.name,
+        "config": identity.config,
+        "arm": identity.arm,
+        "repeat": identity.repeat,
+        "departs": departs,
+        "attempts": len(run.ended),
+        "tries": run.tries,
+        "outcome": run.outcome,
+        "remedy": newest.record.tries[-1].remedy if newest and newest.record.tries else None,
+        "parity_difference": run.parity.difference if run.parity else None,
+    }
+    row |= {name: read(newest.record) if counts and newest else None for name, read in NUMBERS.items()}
+    return row | {"folder": newest.path if newest else None}
+
+
+def cell_row(result: CellResult) -> dict[str, Any]:
+    """One cell as a row of cells.csv."""
+    platform, config, arm = result.key
+    row: dict[str, Any] = {
+        "platform": platform,
+        "config": config,
+        "arm": arm,
+        "outcome": result.outcome,
+        "outcomes": json.dumps(dict(sorted(result.outcomes.items()))),
+        "runs": len(result.runs),
+        "finished": len(result.finished),
+        "attempts": sum(len(run.ended) for run in result.runs),
+        "tries": sum(run.tries for run in result.runs),
+        "departs": result.cell.peculiar,
+        "remedied": result.dagger,
+        "flags": " ".join(result.flags),
+        "parity_difference": result.parity_difference(),
+        "peak_bytes_max": result.peak(),
+    }
+    for name in ("tokens_per_s", "step_time_s"):
+        s = result.summary(NUMBERS[name])
+        row |= {name: s and s.median, f"{name}_low": s and s.low, f"{name}_high": s and s.high}
+    for name in ("reserved_bytes", "nccl_share", "state_bytes_per_parameter", "last_loss", "mfu"):
+        row[name] = result.median(NUMBERS[name])
+    return row
+
+
+def write_tables(matrix: Matrix, results: Path, loaded: Loaded | None = None) -> None:
+    """Write runs.csv and cells.csv from the records that exist; `loaded` spares reading them again."""
+    loaded = load_diagnosed(matrix, results) if loaded is None else loaded
+    runs = [run_row(run, cell.peculiar) for cell, cell_runs in loaded for run in cell_runs]
+    write_csv(runs, results / "runs.csv")
+    write_csv([cell_row(result) for result in c.collect(loaded).values()], results / "cells.csv")
+
+
+def write_csv(rows: Iterable[dict[str, Any]], path: Path) -> None:
+    """Write rows with pandas, atomically."""
+    import pandas as pd
+
+    from dtbench.study.files import write_text
+
+    write_text(path, pd.DataFrame(list(rows)).to_csv(index=False, lineterminator="\n"))

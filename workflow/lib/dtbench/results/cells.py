@@ -1,0 +1,207 @@
+"""Cells: what the runs of one square of the table say together."""
+
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+from dtbench.results.loose import number
+from dtbench.results.machines import Sample
+from dtbench.study.matrix import Cell
+from dtbench.results.runs import MISSING, Run
+from dtbench.results.stats import Summary, summarize
+from harness.contract.measured import Memory
+from harness.contract.record import Record, Try
+from harness.diagnosis.memory import read_shortage
+
+Value = Callable[[Record], float | None]
+
+
+def step_time_s(record: Record) -> float | None:
+    """The window over its steps; a cited source may give only the median of the steps."""
+    m = record.measured
+    return None if m is None else (m.step_time_s if m.step_time_s is not None else m.step_time_p50_s)
+
+
+def tokens_per_s(record: Record) -> float | None:
+    """Tokens of all ranks per second; none of a climb to the fit frontier, whose steps differ in size."""
+    return record.measured.tokens_per_s if record.measured and not record.spec.protocol.ladder else None
+
+
+def peak_bytes(record: Record) -> float | None:
+    """Peak of the fullest rank: the allocator's on a GPU, resident memory on a CPU; of a dead run, what it held."""
+    memory = record.measured.memory if record.measured else None
+    if memory is not None:
+        return _peak(memory, record.spec.platform.device)
+    return max((held for t in record.tries if (held := held_bytes(t))), default=None)
+
+
+def held_bytes(one: Try) -> float | None:
+    """The most that a dead try is known to have held: a rank's last heartbeat, or what the allocator's last word says.
+
+    Heartbeats come at the beginning of a phase, so that a try which died inside one held more than the last one saw.
+    """
+    told = [read_shortage(evidence.text).allocated for evidence in one.diagnosis.evidence]
+    return max((held for held in [one.peak_allocated_bytes, *told] if held), default=None)
+
+
+def _peak(memory: Memory, device: str) -> float | None:
+    return memory.peak_allocated_bytes if device == "cuda" else memory.host_rss_peak_bytes
+
+
+def reserved_bytes(record: Record) -> float | None:
+    """What the allocator held at its peak."""
+    return record.measured.memory.peak_reserved_bytes if record.measured and record.measured.memory else None
+
+
+def state_bytes_per_parameter(record: Record) -> float | None:
+    """Parameters, gradients and optimizer of the fullest rank over the model's parameters."""
+    return record.measured.state.bytes_per_parameter if record.measured and record.measured.state else None
+
+
+def last_loss(record: Record) -> float | None:
+    """Loss after the last step."""
+    return record.measured.loss[-1] if record.measured and record.measured.loss else None
+
+
+def profile_value(name: str) -> Value:
+    """A number of the profiled pass by its dotted name; a cited source may give it under the same name."""
+
+    def read(record: Record) -> float | None:
+        return number((record.measured.profile if record.measured else None) or record.published, *name.split("."))
+
+    return read
+
+
+def profiled_step_s(record: Record) -> float | None:
+    """A step of the profiled pass: the profiler costs the host time, so one that waits for the host takes longer."""
+    window_s, steps = profile_value("window_s")(record), profile_value("steps")(record)
+    return window_s / steps if window_s and steps else None
+
+
+def timed_share(name: str) -> Value:
+    """A share of the profiled step as a share of the timed one: kernels that compute take as long in both.
+
+    One that waits for a peer is shorter where the peer comes sooner, so that idle, what remains, is the least of it.
+    """
+
+    def read(record: Record) -> float | None:
+        profiled_s, timed_s = profiled_step_s(record), step_time_s(record)
+        share = profile_value(f"shares.{name}")(record)
+        if profiled_s is None or timed_s is None or share is None:
+            return None
+        busy = (1 - share if name == "idle" else share) * profiled_s / timed_s
+        return max(0.0, 1 - busy) if name == "idle" else min(1.0, busy)
+
+    return read
+
+
+nccl_share = profile_value("nccl_share")
+"""Sum of NCCL kernel time over sum of kernel time: the published definition."""
+
+
+def mfu(record: Record) -> float | None:
+    """Model FLOP utilization, attention counted in full."""
+    return record.measured.mfu if record.measured else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellResult:
+    """One cell with its runs."""
+
+    cell: Cell
+    runs: tuple[Run, ...]
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Platform, config, arm."""
+        return self.cell.platform, self.cell.config, self.cell.arm
+
+    @cached_property
+    def finished(self) -> tuple[Run, ...]:
+        """Runs whose numbers count."""
+        return tuple(run for run in self.runs if run.outcome == "ok")
+
+    @property
+    def outcome(self) -> str:
+        """One word for the table: `ok` as soon as a run counts, else what happened most often."""
+        if self.cell.exclusion is not None:
+            return self.cell.exclusion.reason
+        counts = self.outcomes
+        if not counts:
+            return MISSING
+        if "ok" in counts:
+            return "ok"
+        return max(counts, key=lambda name: (name != MISSING, counts[name]))
+
+    @property
+    def fate(self) -> str:
+        """The outcome as words for a sentence: one that no run's evidence makes more than likely is called a guess."""
+        told = {run.newest.diagnosis.confidence for run in self.runs if run.newest and run.outcome == self.outcome}
+        return f"{self.outcome}, a guess" if told == {"low"} else self.outcome
+
+    @property
+    def outcomes(self) -> Counter[str]:
+        """How often each outcome occurred among the runs."""
+        return Counter(run.outcome for run in self.runs)
+
+    @property
+    def dagger(self) -> bool:
+        """True when the numbers came only with a remedy."""
+        remedied = [run.newest is not None and run.newest.record.dagger for run in self.finished]
+        return bool(remedied) and all(remedied)
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """What makes the numbers doubtful, in any run."""
+        measured = (run.newest.record.measured for run in self.finished if run.newest)
+        return tuple(sorted({flag for m in measured if m for flag in m.flags}))
+
+    def summary(self, value: Value) -> Summary | None:
+        """A number over the runs that count."""
+        return summarize(value(run.newest.record) for run in self.finished if run.newest)
+
+    def median(self, value: Value) -> float | None:
+        """The middle of the runs that count, where no interval is asked for."""
+        found = [v for run in self.finished if run.newest and (v := value(run.newest.record)) is not None]
+        return statistics.median(found) if found else None
+
+    def mean(self, value: Value) -> float | None:
+        """The mean of the runs that count: for parts of a whole, whose medians would not add up to it."""
+        found = [v for run in self.finished if run.newest and (v := value(run.newest.record)) is not None]
+        return statistics.mean(found) if found else None
+
+    def kernel_kinds(self) -> list[str]:
+        """Kinds of kernels that the profiled passes of the finished runs saw, in the order first met."""
+        records = [run.newest.record for run in self.finished if run.newest]
+        profiles = [record.measured.profile or {} for record in records if record.measured]
+        found = [profile.get("kernel_kinds_s") for profile in profiles]
+        return list(dict.fromkeys(kind for kinds in found if isinstance(kinds, dict) for kind in kinds))
+
+    def samples(self, value: Value) -> list[Sample]:
+        """The number of each run that counts, with what it may be paired by."""
+        found = ((r.spec.identity.repeat, r.machine, value(r.newest.record)) for r in self.finished if r.newest)
+        return [Sample(repeat, machine, number) for repeat, machine, number in found if number is not None]
+
+    def peak(self) -> float | None:
+        """Largest peak over the runs, those that died included: memory is a maximum, not a median."""
+        found = [peak_bytes(run.newest.record) for run in self.runs if run.newest]
+        return max((p for p in found if p), default=None)
+
+    @property
+    def peak_is_held(self) -> bool:
+        """Whether the largest peak is what a run held when it died, so that the cell needs more."""
+        found = [run.newest.record for run in self.runs if run.newest and peak_bytes(run.newest.record)]
+        largest = max(found, key=lambda record: peak_bytes(record) or 0.0, default=None)
+        return largest is not None and (largest.measured is None or largest.measured.memory is None)
+
+    def parity_difference(self) -> float | None:
+        """Largest relative loss difference to the reference over the runs."""
+        return max((run.parity.difference for run in self.runs if run.parity), default=None)
+
+
+def collect(loaded: Iterable[tuple[Cell, list[Run]]]) -> dict[tuple[str, str, str], CellResult]:
+    """(platform, config, arm) -> its result, in table order."""
+    results = (CellResult(cell=cell, runs=tuple(runs)) for cell, runs in loaded)
+    return {result.key: result for result in results}

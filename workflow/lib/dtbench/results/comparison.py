@@ -1,0 +1,107 @@
+"""All cells of a study, with the look-ups and comparisons that findings and tables share."""
+
+import math
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+from dtbench.results.cells import CellResult, Value, tokens_per_s
+from dtbench.results.machines import pair, spread
+from dtbench.results.stats import Ratio, noise_floor, paired_ratio
+
+ENOUGH_RUNS = 3
+"""Runs from which on a cell's own range is a floor of its own."""
+ENOUGH_MACHINES = 3
+"""Pairs of runs on different machines from which on their range says what machines make of a ratio."""
+
+
+@dataclass(frozen=True)
+class Results:
+    """All cells of a study, with the look-ups that findings need."""
+
+    cells: dict[tuple[str, str, str], CellResult]
+    platforms: tuple[str, ...]
+    arms: tuple[str, ...]
+
+    def get(self, platform: str, config: str, arm: str) -> CellResult | None:
+        """A cell that has numbers; None otherwise."""
+        cell = self.cells.get((platform, config, arm))
+        return cell if cell is not None and cell.finished else None
+
+    def pairs(self, first: str, second: str) -> list[tuple[str, str]]:
+        """The two configs, and every two variants of them that carry the same suffix: `zero-3-mb4` of `zero-3`."""
+        bases = {cell.cell.config: cell.cell.base for cell in self.cells.values()}
+        suffixes = [
+            name.removeprefix(first) for name, base in bases.items() if base == first and name.startswith(first)
+        ]
+        return [(first + s, second + s) for s in suffixes if bases.get(second + s) == second]
+
+    def places(self) -> Iterable[tuple[str, str]]:
+        """Every (platform, arm)."""
+        return [(platform, arm) for arm in self.arms for platform in self.platforms]
+
+    def configs(self) -> list[str]:
+        """Every config, in table order."""
+        return list(dict.fromkeys(config for _, config, _ in self.cells))
+
+    def floor(self, platform: str) -> float:
+        """The platform's noise floor: what repeats of one cell differ by."""
+        return self._floors[platform]
+
+    @cached_property
+    def _floors(self) -> dict[str, float]:
+        names = dict.fromkeys(name for name, _, _ in self.cells)
+        spreads = {key: cell.summary(tokens_per_s) for key, cell in self.cells.items()}
+        return {name: noise_floor(s for key, s in spreads.items() if key[0] == name) for name in names}
+
+    def machine_spread(self, *platforms: str) -> float | None:
+        """The most that one cell of these platforms differed between machines, its best over its worst minus 1."""
+        found = [s for key, s in self._spreads.items() if key[0] in platforms]
+        return max(found, default=None)
+
+    @cached_property
+    def _spreads(self) -> dict[tuple[str, str, str], float]:
+        spreads = {key: spread(cell.samples(tokens_per_s)) for key, cell in self.cells.items()}
+        return {key: s for key, s in spreads.items() if s is not None}
+
+    def difference(self, a: CellResult, b: CellResult, value: Value) -> float | None:
+        """A number of one cell minus that of another, by the runs that `speed_ratio` pairs; None where one has none."""
+        pairs = pair(a.samples(value), b.samples(value))
+        shared = [key for key in pairs.numerator if key in pairs.denominator]
+        if shared:
+            return statistics.median(pairs.numerator[key] - pairs.denominator[key] for key in shared)
+        above, below = a.median(value), b.median(value)
+        return None if above is None or below is None else above - below
+
+    def speed_ratio(self, a: CellResult | None, b: CellResult | None) -> Ratio | None:
+        """Speed of one cell over another, paired on the machines they share, else by repeat.
+
+        None where the two do not train the same: other tokens a step, or in an arm of equal numerics other numerics.
+        Without a shared machine, a difference that machines alone have made to one cell is a tie, unless enough
+        pairs tell by their own range.
+        """
+        if a is None or b is None or not comparable(a, b):
+            return None
+        floor = min(max(self.floor(a.key[0]), self.floor(b.key[0])), _own_floor(a, b))
+        pairs = pair(a.samples(tokens_per_s), b.samples(tokens_per_s))
+        if pairs.apart and len(pairs.numerator.keys() & pairs.denominator.keys()) < ENOUGH_MACHINES:
+            # Hosts of one kind are what they are, whichever platform they were seen to differ on.
+            floor = max(floor, self.machine_spread(*self.platforms) or 0.0)
+        return paired_ratio(pairs.numerator, pairs.denominator, floor, pairs.apart)
+
+
+def _own_floor(a: CellResult, b: CellResult) -> float:
+    """What repeats of these two cells differ by, where both have enough of them; infinite where not."""
+    summaries = [s for s in (a.summary(tokens_per_s), b.summary(tokens_per_s)) if s is not None and s.n >= ENOUGH_RUNS]
+    return max(s.spread / 2 for s in summaries) if len(summaries) == 2 else math.inf
+
+
+def comparable(a: CellResult, b: CellResult) -> bool:
+    """Whether a difference between the two says something about engines or platforms."""
+    return a.cell.terms == b.cell.terms
+
+
+def speed(cell: CellResult) -> float:
+    """Median tokens per second of a cell with numbers."""
+    return cell.median(tokens_per_s) or 0.0

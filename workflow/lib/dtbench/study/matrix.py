@@ -1,0 +1,270 @@
+"""From a study to its cells and fully resolved runs; whatever cannot be run is refused here, before anything starts."""
+
+import dataclasses
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dtbench.study.definition import ConfigChoice, Exclusion, Override, Study, parse_study
+from dtbench.study.files import find_named, is_file, is_folder, read_mapping
+from dtbench.study.names import check_names
+from dtbench.study.platforms import PlatformEntry, contract_platform, load_platforms
+from dtbench.study.tuning import trials_of
+from dtbench.study.workload import departures
+from harness.contract.codec import clip_path, decode, digest, encode, nearest, read_json
+from harness.contract.engines import (
+    CONFIGS,
+    MATCHED_NUMERICS,
+    SHIPPED_NUMERICS,
+    Config,
+    Numerics,
+    resolve_settings,
+)
+from harness.contract.errors import SpecError
+from harness.contract.spec import SPEC_VERSION, Data, Model, Optimizer, Protocol, RunSpec
+
+PLATFORMS = "platforms"
+"""The one file of `config/` that is no study."""
+
+NATIVE_OPTIMIZER = {
+    ("zero", "cuda", False): "deepspeed-fused",
+    ("zero", "cuda", True): "deepspeed-cpu",
+    ("zero", "cpu", True): "deepspeed-cpu",
+}
+"""The `defaults` arm: (engine, device, offloads) -> the AdamW it ships with; torch's fused one for the others."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cell:
+    """One square of the result table: platform x config x arm."""
+
+    platform: str
+    config: str
+    arm: str
+    spec: RunSpec | None
+    """The spec of repeat 1, attempt 1; None for a cell that is not run."""
+    exclusion: Exclusion | None = None
+    base: str = ""
+    """The known config that it is or derives from."""
+    departs: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Section of the spec -> where overrides make it differ from what the study says for the arm, in words."""
+
+    @property
+    def terms(self) -> tuple[str, ...]:
+        """What a step trains on, and in an arm of equal numerics how: only cells of the same terms are compared."""
+        if self.spec is None:
+            return ()
+        data = self.spec.data
+        numerics = () if self.arm == "defaults" else self.departs["numerics"] + self.departs["optimizer"]
+        model = [word for word in self.departs["model"] if not word.startswith("model ")]
+        return (
+            ", ".join([self.spec.model.name, *model]),
+            f"sequence {data.sequence_length}",
+            f"micro-batch {data.micro_batch}",
+            f"gradient accumulation {data.gradient_accumulation}",
+            ", ".join(numerics) or "the arm's numerics",
+        )
+
+    @property
+    def peculiar(self) -> str:
+        """All of `departs` in one line, for the reader of a row: a config's name need not tell."""
+        return ", ".join(word for words in self.departs.values() for word in words)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Matrix:
+    """A study with all its names resolved."""
+
+    path: Path
+    root: Path
+    """The checkout, where studies are found by name."""
+    study: Study
+    platforms: dict[str, PlatformEntry]
+    cells: tuple[Cell, ...]
+    runs: tuple[RunSpec, ...]
+    """Every run as its attempt 1, in the order to launch them."""
+
+    @property
+    def digest(self) -> str:
+        """Changes whenever a table or a sentence of the report may: with the study or its platforms."""
+        return digest([encode(self.study), [encode(self.platforms[name]) for name in self.study.platforms]])
+
+
+def load_matrix(name: str, root: Path) -> Matrix:
+    """Read `config/<name>.yaml`, or the file that `name` is a path to. Raises SpecError naming file and key."""
+    path = _study_path(name, root)
+    platforms = load_platforms(root / "config" / f"{PLATFORMS}.yaml")
+    plain = read_mapping(path)
+    try:
+        study = parse_study(plain, path.stem.lower())
+        check_names(study, platforms)
+        cells = tuple(_cells(study, platforms, root))
+        _check_exclusions(study, cells)
+        for other in study.beside:
+            find_named("beside", other, root / "config", ".yaml", skip=PLATFORMS)
+    except SpecError as error:
+        raise SpecError(f"{path}: {error}") from None
+    except RecursionError:
+        raise SpecError(f"{path}: nested too deeply; expected a few levels of lists and mappings") from None
+    return Matrix(path=path, root=root, study=study, platforms=platforms, cells=cells, runs=_ordered(study, cells))
+
+
+def _study_path(name: str, root: Path) -> Path:
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
+        if is_file(path):
+            return path
+        found = "a folder" if is_folder(path) else "no such file"
+        siblings = sorted(p.name for p in path.parent.glob("*.y*ml") if is_file(p)) if is_folder(path.parent) else []
+        hint = f"; in that folder, {nearest(path.name, siblings)}" if siblings else ""
+        raise SpecError(
+            f"study={clip_path(name)}: {found}; give a path to a file, or the name of a study in config/{hint}"
+        )
+    return find_named("study", name, root / "config", ".yaml", skip=PLATFORMS)
+
+
+def _check_exclusions(study: Study, cells: tuple[Cell, ...]) -> None:
+    for index, pattern in enumerate(study.exclude):
+        if not any(cell.exclusion is pattern for cell in cells):
+            raise SpecError(f"exclude[{index}]: matches no cell that is not excluded already; remove it")
+
+
+def _cells(study: Study, platforms: dict[str, PlatformEntry], root: Path) -> Iterator[Cell]:
+    model = encode(study.model) | {"config": _model_config(study.model.name, root)}
+    for platform in study.platforms:
+        for index, choice in enumerate(study.configs):
+            for arm in study.arms:
+                exclusion = next((e for e in study.exclude if e.match(platform, choice.name, arm)), None)
+                plain = _plain_spec(study, platform, platforms[platform], choice, arm, model)
+                for section in _SECTIONS:
+                    decode(_SECTIONS[section], plain[section], section)
+                usual = {section: dict(plain[section]) for section in (*_SECTIONS, "engine", "environment")}
+                _apply(plain, choice.override, f"configs[{index}].override", root)
+                for number, override in enumerate(study.overrides):
+                    if override.match(platform, choice.name, arm):
+                        _apply(plain, override.set, f"overrides[{number}].set", root)
+                spec = decode(RunSpec, plain)
+                yield Cell(
+                    platform=platform,
+                    config=choice.name,
+                    arm=arm,
+                    spec=None if exclusion else spec,
+                    exclusion=exclusion,
+                    base=choice.base or choice.name,
+                    departs=departures(usual, plain),
+                )
+
+
+def _model_config(name: str, root: Path) -> dict[str, Any]:
+    path = find_named("model", name, root / "config" / "models", ".json")
+    config = read_json(path)
+    if not isinstance(config, dict) or "model_type" not in config:
+        raise SpecError(f"model.name: {path} holds no model_type; expected a Hugging Face config")
+    return config
+
+
+def _plain_spec(
+    study: Study, platform: str, entry: PlatformEntry, choice: ConfigChoice, arm: str, model: dict[str, Any]
+) -> dict[str, Any]:
+    """The spec of a cell before its overrides, as JSON values."""
+    config = CONFIGS[choice.base or choice.name]
+    protocol = encode(study.protocol)
+    del protocol["preset"]
+    protocol["remedies"] = "on" if study.remedies else "off"
+    settings = resolve_settings(config.engine, config.settings)
+    if arm == "tuned":
+        protocol["trials"] = [dict(trial) for trial in trials_of(study, choice.name, config.engine, settings)]
+    optimizer = encode(study.optimizer)
+    optimizer["implementation"] = study.optimizer.implementation or _implementation(config, entry.device, arm)
+    numerics = (SHIPPED_NUMERICS if arm == "defaults" else MATCHED_NUMERICS)[config.engine]
+    return {
+        "spec_version": SPEC_VERSION,
+        "identity": {
+            "study": study.name,
+            "config": choice.name,
+            "arm": arm,
+            "repeat": 1,
+            "attempt": 1,
+            "reference": (choice.base or choice.name) == study.reference and arm == "matched",
+        },
+        "platform": contract_platform(platform, entry),
+        "model": dict(model),
+        "data": encode(study.data),
+        "optimizer": optimizer,
+        "numerics": encode(numerics),
+        "protocol": protocol,
+        "engine": {
+            "name": config.engine,
+            "launcher": config.launcher,
+            "settings": settings,
+        },
+        "environment": entry.environment | study.environment,
+        "faults": encode(study.faults),
+    }
+
+
+def _implementation(config: Config, device: str, arm: str) -> str:
+    if arm != "defaults":
+        return "torch-fused"
+    return NATIVE_OPTIMIZER.get((config.engine, device, config.offloads), "torch-fused")
+
+
+_SECTIONS: dict[str, type[Any]] = {
+    "data": Data,
+    "optimizer": Optimizer,
+    "protocol": Protocol,
+    "model": Model,
+    "numerics": Numerics,
+}
+
+
+def _apply(plain: dict[str, Any], override: Override, key: str, root: Path) -> None:
+    """Lay an override over a plain spec. Raises SpecError naming a key or value that the section does not have."""
+    for section, cls in _SECTIONS.items():
+        changes = getattr(override, section)
+        if not changes:
+            continue
+        allowed = tuple(f.name for f in dataclasses.fields(cls) if (section, f.name) != ("model", "config"))
+        _check_keys(changes, allowed, f"{key}.{section}")
+        plain[section] |= changes
+        decode(cls, plain[section], f"{key}.{section}")
+    if "name" in override.model:
+        plain["model"]["config"] = _model_config(override.model["name"], root)
+    engine = plain["engine"]
+    settings = engine["settings"] | override.engine
+    engine["settings"] = resolve_settings(engine["name"], settings, f"{key}.engine")
+    engine["launcher"] = override.launcher or engine["launcher"]
+    plain["environment"] |= override.environment
+
+
+def _check_keys(found: dict[str, Any], allowed: tuple[str, ...], key: str) -> None:
+    for name in found:
+        if name not in allowed:
+            raise SpecError(f"{key}.{name}: unknown key; {nearest(name, allowed)}")
+
+
+def _ordered(study: Study, cells: tuple[Cell, ...]) -> tuple[RunSpec, ...]:
+    """Most wanted first; then block by block (a repeat on a platform), in seeded random order inside each."""
+    ranked = []
+    for repeat in range(1, study.repeats + 1):
+        for place, platform in enumerate(study.platforms):
+            block = [cell for cell in cells if cell.platform == platform and cell.spec]
+            random.Random(f"{study.seed}/{platform}/{repeat}").shuffle(block)
+            for position, cell in enumerate(block):
+                ranked.append((_rank(study, cell), repeat, place, position, cell))
+    ranked.sort(key=lambda item: item[:4])
+    return tuple(at(cell.spec, repeat=repeat) for _, repeat, _, _, cell in ranked if cell.spec)
+
+
+def _rank(study: Study, cell: Cell) -> int:
+    wanted = (i for i, p in enumerate(study.order) if p.match(cell.platform, cell.config, cell.arm))
+    return next(wanted, len(study.order))
+
+
+def at(spec: RunSpec, *, repeat: int | None = None, attempt: int | None = None) -> RunSpec:
+    """The same spec at another repeat or attempt."""
+    i = spec.identity
+    identity = dataclasses.replace(i, repeat=repeat or i.repeat, attempt=attempt or i.attempt)
+    return dataclasses.replace(spec, identity=identity)

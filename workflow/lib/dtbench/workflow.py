@@ -1,0 +1,162 @@
+"""What the Snakemake rules ask: the options on the command line, and the spec, priority and GPUs of each attempt."""
+
+import gc
+import os
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dtbench.results.store import parse_rerun, wanted
+from dtbench.study.matrix import Matrix, at
+from harness.contract.codec import clip_path, digest_of_text, nearest
+from harness.contract.errors import SpecError
+from harness.contract.outcome import OUTCOMES
+from harness.contract.spec import RunSpec
+
+OPTIONS = ("study", "rerun", "results")
+"""Keys of `snakemake --config`."""
+CPUS_PER_RANK = {"cuda": 8, "cpu": 1}
+"""Cores per rank where the platform names none: a rank on a GPU has threads to launch, to log and to offload with."""
+
+
+def export_path(libraries: Sequence[str]) -> None:
+    """Let every job import the checkout's own code, installed or not."""
+    known = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry and entry not in libraries]
+    os.environ["PYTHONPATH"] = os.pathsep.join([*libraries, *known])
+
+
+def relax_collector() -> None:
+    """Let Python's garbage collector look at new objects only, and less often.
+
+    Snakemake keeps all that it has imported and all jobs to its end: walking them again and again took a sixth of a
+    call's CPU time at 1,000 runs, and found nothing.
+    """
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 20)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Options:
+    """The parsed `--config` of a call."""
+
+    study: str
+    """Name of a study in config/, or a path to one."""
+    rerun: frozenset[str]
+    """Outcomes whose runs get their next attempt."""
+    results: str
+    """Folder of all results."""
+
+
+def parse_config(config: Mapping[str, Any]) -> Options:
+    """Check the `--config` keys. Raises SpecError for a key that nobody reads."""
+    for key in config:
+        if key not in OPTIONS:
+            raise SpecError(f"--config {key}=...: unknown key; {nearest(key, OPTIONS)}")
+        # An unset shell variable must not start the default study.
+        if config[key] in (None, "", [], {}):
+            raise SpecError(f"--config {key}=: found nothing after the '='; give a value or leave the key out")
+    results = str(config.get("results", "results"))
+    _check_folder(results)
+    return Options(study=str(config.get("study", "quick")), rerun=parse_rerun(config.get("rerun")), results=results)
+
+
+def _check_folder(results: str) -> None:
+    """Refuse a results folder that cannot be made: a file, below one, or of a name that the system refuses."""
+    for place in (Path(results), *Path(results).parents):
+        try:
+            if place.is_dir():
+                return
+            found = "is a file" if place.exists() else None
+        except OSError as error:
+            found = f"cannot be a folder: {error.strerror}"
+        if found:
+            raise SpecError(
+                f"--config results={clip_path(results)}: {clip_path(place)} {found}; "
+                "give a folder, which is made if it is new"
+            )
+
+
+def check_writable(results: str) -> None:
+    """Refuse a folder of a study that cannot be written to. Raises SpecError."""
+    place = next(p for p in (Path(results), *Path(results).resolve().parents) if p.exists())
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise SpecError(
+            f"{clip_path(place)}: found a folder that cannot be written to; give another with --config results=FOLDER, "
+            "a copy of this one to make its report anew"
+        )
+
+
+def selected(matrix: Matrix, results: Path, rerun: frozenset[str]) -> frozenset[str]:
+    """Folders of the runs that `rerun=` asks for again: by the outcomes that the report shows."""
+    if not rerun:
+        return frozenset()
+    # Without `rerun=`, no call needs what reads records and logs.
+    from dtbench.results.rediagnose import ended_as
+
+    return ended_as(matrix, results, rerun)
+
+
+def nothing_selected(matrix: Matrix, results: Path, rerun: frozenset[str]) -> str:
+    """What to say of a `rerun=` that no run answers to: what was asked for, and what there is."""
+    from dtbench.results.rediagnose import load_diagnosed
+
+    ended = Counter(run.outcome for _, runs in load_diagnosed(matrix, results) for run in runs)
+    there = ", ".join(f"{outcome} ({number})" for outcome, number in sorted(ended.items()))
+    asked = "failed" if len(rerun) == len(OUTCOMES) - 1 else "all" if len(rerun) == len(OUTCOMES) else None
+    return f"rerun={asked or ','.join(sorted(rerun))} selects no run; the study's runs are: {there}"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The wanted attempts by their path below the study's folder, in the order to launch them."""
+
+    specs: dict[str, RunSpec]
+    _places: dict[str, int]
+
+    @classmethod
+    def of(cls, matrix: Matrix, results: Path, rerun: frozenset[str]) -> "Plan":
+        """Look at the results tree and decide which attempt of each run is wanted."""
+        again = selected(matrix, results, rerun)
+        # A job that another Snakemake started reads all this again: the terminal has the line already.
+        if rerun and not again and "--mode" not in sys.argv:
+            print(nothing_selected(matrix, results, rerun), file=sys.stderr)
+        specs = wanted(results, matrix.runs, again)
+        return cls(specs, {path: place for place, path in enumerate(specs)})
+
+    @property
+    def digest(self) -> str:
+        """Changes with the set of wanted attempts."""
+        return digest_of_text("\n".join(sorted(self.specs)))
+
+    def spec(self, path: str) -> dict[str, Any]:
+        """The spec of an attempt, as a rule parameter."""
+        return self._spec(path).to_json()
+
+    def priority(self, path: str) -> int:
+        """Snakemake's priority: earlier in the plan, higher."""
+        return len(self.specs) - self._places.get(path, len(self.specs))
+
+    def gpus(self, path: str) -> int:
+        """GPUs the attempt holds."""
+        platform = self._spec(path).platform
+        return platform.world_size if platform.device == "cuda" else 0
+
+    def cpus(self, path: str) -> int:
+        """Cores to ask a scheduler for that confines a job to them: the platform's, else a usual share per rank."""
+        platform = self._spec(path).platform
+        return platform.cpus or platform.world_size * CPUS_PER_RANK[platform.device]
+
+    def _spec(self, path: str) -> RunSpec:
+        """The spec of an attempt, the wanted one of its run or another.
+
+        A scheduler's node plans anew before it starts its job, when records of other runs may have changed which
+        attempts are wanted: a reference that came meanwhile decides what is a parity mismatch.
+        """
+        if path in self.specs:
+            return self.specs[path]
+        run, _, attempt = path.rpartition("/a")
+        spec = next(spec for known, spec in self.specs.items() if known.rpartition("/a")[0] == run)
+        return at(spec, attempt=int(attempt))
