@@ -6,12 +6,14 @@ do is in `harness/engines/`.
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from harness.contract.codec import decode, encode, nearest
 from harness.contract.errors import SpecError
 
 NumericDtype = Literal["float32", "bfloat16", "float16"]
+Sharded = Literal["nothing", "optimizer", "gradients", "parameters"]
+"""What is split over the ranks, each with everything named before it: ZeRO's stages 0 to 3."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,33 +134,76 @@ class Config:
     name: str
     engine: str
     launcher: str
-    offloads: bool
-    """Whether the optimizer steps on the CPU."""
+    shards: Sharded
+    offloads: bool = False
+    """Whether state lives in host memory, where the optimizer steps."""
+    keeps_gathered: bool = False
+    """Whether gathered parameters stay whole between forward and backward."""
+    baseline: bool = False
+    """Plain data parallelism, the ordinary training loop: the other engines' own cost is measured against it."""
     settings: dict[str, Any] = field(default_factory=dict)
     """What differs from the engine's defaults."""
 
 
-def _config(name: str, engine: str, launcher: str, *, offloads: bool = False, **settings: Any) -> Config:
-    return Config(name=name, engine=engine, launcher=launcher, offloads=offloads, settings=settings)
+_SHARDED: tuple[Sharded, ...] = ("nothing", "optimizer", "gradients", "parameters")
+
+
+def _ddp(name: str) -> Config:
+    return Config(name=name, engine="ddp", launcher="torchrun", shards="nothing", baseline=True)
+
+
+def _zero(name: str, stage: int, *, offloads: bool = False, **settings: Any) -> Config:
+    settings = {"stage": stage} | settings
+    return Config(
+        name=name, engine="zero", launcher="deepspeed", shards=_SHARDED[stage], offloads=offloads, settings=settings
+    )
+
+
+def _fsdp2(name: str, **settings: Any) -> Config:
+    return Config(
+        name=name,
+        engine="fsdp2",
+        launcher="torchrun",
+        shards="parameters",
+        offloads=settings.get("offload", False),
+        keeps_gathered=not settings.get("reshard_after_forward", True),
+        settings=settings,
+    )
 
 
 CONFIGS: dict[str, Config] = {
     c.name: c
     for c in (
-        _config("ddp", "ddp", "torchrun"),
-        _config("zero-0", "zero", "deepspeed", stage=0),
-        _config("zero-1", "zero", "deepspeed", stage=1, overlap_comm=False),
-        _config("zero-2", "zero", "deepspeed", stage=2, overlap_comm=False),
-        _config("zero-3", "zero", "deepspeed", stage=3),
-        _config(
-            "zero-3-offload", "zero", "deepspeed", offloads=True, stage=3, offload_optimizer=True, offload_param=True
-        ),
-        _config("fsdp2-reshard", "fsdp2", "torchrun"),
-        _config("fsdp2-noreshard", "fsdp2", "torchrun", reshard_after_forward=False),
-        _config("fsdp2-reshard-offload", "fsdp2", "torchrun", offloads=True, offload=True),
+        _ddp("ddp"),
+        _zero("zero-0", 0),
+        _zero("zero-1", 1, overlap_comm=False),
+        _zero("zero-2", 2, overlap_comm=False),
+        _zero("zero-3", 3),
+        _zero("zero-3-offload", 3, offloads=True, offload_optimizer=True, offload_param=True),
+        _fsdp2("fsdp2-reshard"),
+        _fsdp2("fsdp2-noreshard", reshard_after_forward=False),
+        _fsdp2("fsdp2-reshard-offload", offload=True),
     )
 }
 """Every config a study may name, in the order tables list them when a study gives none."""
+
+Fact = Literal["engine", "shards", "offloads", "keeps_gathered"]
+
+
+def pairs_apart_by(fact: Fact) -> tuple[tuple[Config, Config], ...]:
+    """Every two configs that differ in this fact alone, the later of `CONFIGS` first.
+
+    By "engine": the same sharding by two engines; by "shards": two stages of one engine; by "offloads" and by
+    "keeps_gathered": the config that does it, and the same one without.
+    """
+    others = [name for name in get_args(Fact) if name != fact]
+    return tuple(
+        (later, earlier)
+        for index, later in enumerate(CONFIGS.values())
+        for earlier in list(CONFIGS.values())[:index]
+        if getattr(later, fact) != getattr(earlier, fact)
+        and all(getattr(later, name) == getattr(earlier, name) for name in others)
+    )
 
 
 def _numerics(parameter: str, master: str, reduce: str, accumulate: str | None = None) -> Numerics:
