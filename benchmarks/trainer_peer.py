@@ -22,7 +22,9 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
 from torch.utils.data import Dataset
 from transformers import AutoConfig, AutoModelForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
-from harness.contract.engines import FsdpSettings, ZeroSettings, parse_settings
+from harness.contract.engines import parse_settings
+from harness.contract.engines.fsdp2 import FsdpSettings
+from harness.contract.engines.zero import ZeroSettings
 from harness.contract.spec import RunSpec, read_spec
 
 

@@ -2,7 +2,7 @@
 
 A `RunSpec` is built by the client from a study (never by hand), travels as JSON, and is decoded
 strictly by the supervisor: a key that nobody reads is refused. Nothing here has a hidden default:
-defaults belong to the study schema and to `engines.py`, so that a spec shows what will happen.
+defaults belong to the study schema and to `engines/`, so that a spec shows what will happen.
 """
 
 import re
@@ -12,7 +12,8 @@ from typing import Any, ClassVar, Literal
 
 from harness.contract.bounds import check
 from harness.contract.codec import check_plain, decode, digest_of_text, encode, essential_parts, object_text, read_json
-from harness.contract.engines import NUMERIC_DTYPES, Numerics, check_settings, resolve_settings
+from harness.contract.engines import check_settings, resolve_settings
+from harness.contract.engines.descriptor import NUMERIC_DTYPES, Numerics
 from harness.contract.errors import SpecError
 from harness.contract.variables import check_variables
 
@@ -193,10 +194,11 @@ class Protocol:
 class Engine:
     """The sharding engine and its every setting."""
 
-    name: Literal["ddp", "fsdp2", "zero"]
+    name: str
+    """One of `harness/contract/engines`."""
     launcher: Literal["torchrun", "deepspeed"]
     settings: dict[str, Any]
-    """Complete: every setting of the engine's settings class in `engines.py`, none left to a default."""
+    """Complete: every setting of the engine's settings class, none left to a default."""
 
     def __post_init__(self) -> None:
         check_settings(self.name, self.settings)

@@ -77,7 +77,3 @@ class Engine(Protocol):
     def resolved(self) -> dict[str, object]:
         """The engine's complete configuration as JSON values."""
         ...
-
-    def expected_bytes_per_parameter(self) -> float:
-        """Bytes of parameters, gradients and optimizer state per model parameter on this rank, by formula."""
-        ...

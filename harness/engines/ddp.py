@@ -10,9 +10,9 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compr
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parametrize
 
-from harness.contract.engines import DdpSettings, parse_settings
+from harness.contract.codec import decode
+from harness.contract.engines.ddp import DdpSettings
 from harness.contract.measured import Found
-from harness.contract.units import DTYPE_BYTES
 from harness.engines.base import Context, Holding
 from harness.engines.model import build_meta_model, compile_parts, count_parameters, decoder_blocks
 from harness.engines.numerics import dtype, dtype_name, require
@@ -135,13 +135,8 @@ class DdpEngine:
             "cast_on_access": self._spec.numerics.compute != self._spec.numerics.parameter,
         }
 
-    def expected_bytes_per_parameter(self) -> float:
-        """Parameter, gradient and two moments, all in the parameter dtype: 16 for float32, 8 for bfloat16."""
-        return 4.0 * DTYPE_BYTES[self._spec.numerics.parameter]
-
 
 def build(context: Context) -> DdpEngine:
     """Build the engine from the spec's settings."""
-    settings = parse_settings("ddp", context.spec.engine.settings)
-    assert isinstance(settings, DdpSettings)
+    settings = decode(DdpSettings, context.spec.engine.settings, "engine.settings")
     return DdpEngine(context, settings)

@@ -8,9 +8,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
-from harness.contract.engines import FsdpSettings, parse_settings
+from harness.contract.codec import decode
+from harness.contract.engines.fsdp2 import FsdpSettings
 from harness.contract.measured import Found
-from harness.contract.units import DTYPE_BYTES
 from harness.engines.base import Context, Holding
 from harness.engines.model import build_meta_model, compile_parts, count_parameters, decoder_blocks
 from harness.engines.numerics import dtype, dtype_name, require
@@ -132,10 +132,6 @@ class FsdpEngine:
             "compile": settings.compile,
         }
 
-    def expected_bytes_per_parameter(self) -> float:
-        """Parameter, gradient and two moments in the parameter dtype, over the ranks: 16/W or, in bfloat16, 8/W."""
-        return 4.0 * DTYPE_BYTES[self._spec.numerics.parameter] / self._world_size
-
 
 def _prefetch(units: list[torch.nn.Module], depth: int) -> None:
     if depth == 0:
@@ -150,6 +146,5 @@ def _prefetch(units: list[torch.nn.Module], depth: int) -> None:
 
 def build(context: Context) -> FsdpEngine:
     """Build the engine from the spec's settings."""
-    settings = parse_settings("fsdp2", context.spec.engine.settings)
-    assert isinstance(settings, FsdpSettings)
+    settings = decode(FsdpSettings, context.spec.engine.settings, "engine.settings")
     return FsdpEngine(context, settings)

@@ -16,7 +16,7 @@ from harness.engines.base import Context, Engine
 from harness.engines.loop import Hook, Loop
 from harness.engines.registry import build_engine
 from harness.measure import clock
-from harness.measure.ledger import predict
+from harness.measure.ledger import predict, state_bytes_per_parameter
 from harness.measure.memory import Gauge, PhasePeaks
 from harness.measure.parity import Mismatch, loss_mismatches, numerics_mismatches, token_mismatches
 from harness.measure.preflight import preflight
@@ -159,7 +159,7 @@ class Trial:
         self._state = take_inventory(
             ((h.role, h.tensor) for h in self._engine.holdings()),
             self._parameters,
-            self._engine.expected_bytes_per_parameter(),
+            state_bytes_per_parameter(self._spec),
         )
 
     @property

@@ -9,11 +9,11 @@ import torch
 from deepspeed.runtime import compiler
 from torch import nn
 
-from harness.contract.engines import ZeroSettings, parse_settings
+from harness.contract.codec import decode
+from harness.contract.engines.zero import ZeroSettings
 from harness.contract.errors import SpecError
 from harness.contract.measured import Found
 from harness.contract.spec import Optimizer
-from harness.contract.units import DTYPE_BYTES
 from harness.engines.base import Context, Holding
 from harness.engines.model import build_meta_model, compile_parts, count_parameters, decoder_blocks
 from harness.engines.numerics import dtype_name, require
@@ -185,24 +185,6 @@ class ZeroEngine:
             "compile": self._settings.compile,
         }
 
-    def expected_bytes_per_parameter(self) -> float:
-        """ZeRO paper (arXiv:1910.02054), section 3: P + G + 12, with stages 1, 2, 3 dividing 12, G and P by W in turn.
-
-        P and G are the bytes of one parameter and one gradient (2 each in bfloat16), 12 those of master and moments.
-        Offload adds a float32 copy of the rank's gradients on the host, where the optimizer steps; stage 2 then
-        keeps no other. Not counted: parameters below the persistence threshold stay whole at stage 3, padding.
-        """
-        n, stage = self._spec.numerics, self._settings.stage
-        parts: list[float] = [
-            DTYPE_BYTES[n.parameter],
-            DTYPE_BYTES[n.accumulate],
-            DTYPE_BYTES[n.master] + 2 * DTYPE_BYTES[n.optimizer_state],
-        ]
-        sharded = (stage >= 3, stage >= 2, stage >= 1)
-        if self._settings.offload_optimizer:
-            parts[1] = (0 if stage == 2 else parts[1]) + 4 * (1 if stage >= 2 else 1 / self._world_size)
-        return sum(b / self._world_size if s else b for b, s in zip(parts, sharded, strict=True))
-
 
 def _own_part(parameter: nn.Parameter) -> torch.Tensor:
     # Stage 3 keeps a rank's part beside an empty parameter. A persistent one is gathered for good, but a gathered
@@ -222,6 +204,5 @@ def _check(context: Context, settings: ZeroSettings) -> None:
 
 def build(context: Context) -> ZeroEngine:
     """Build the engine from the spec's settings."""
-    settings = parse_settings("zero", context.spec.engine.settings)
-    assert isinstance(settings, ZeroSettings)
+    settings = decode(ZeroSettings, context.spec.engine.settings, "engine.settings")
     return ZeroEngine(context, settings)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from harness.contract.engines import ZeroSettings
+from harness.contract.engines.zero import ZeroSettings
 from harness.contract.spec import RunSpec
 
 _SHORT = {"float32": "fp32", "bfloat16": "bf16"}

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.contract.codec import encode
-from harness.contract.engines import CONFIGS, MATCHED_NUMERICS, SHIPPED_NUMERICS, resolve_settings
+from harness.contract.engines import CONFIGS, ENGINES, resolve_settings
 from harness.contract.errors import SpecError
 from harness.contract.spec import RunSpec, parse_spec, read_spec
 
@@ -25,7 +25,7 @@ PLAIN: dict[str, Any] = {
     "model": {"name": "tiny", "config": {"model_type": "qwen2"}},
     "data": {"sequence_length": 64, "micro_batch": 2, "gradient_accumulation": 3},
     "optimizer": {"implementation": "torch-fused"},
-    "numerics": encode(MATCHED_NUMERICS["zero"]),
+    "numerics": encode(ENGINES["zero"].matched),
     "protocol": {"warmup_steps": 2, "timed_steps": 5},
     "engine": {"name": "zero", "launcher": "deepspeed", "settings": resolve_settings("zero", {})},
     "environment": {},
@@ -188,13 +188,14 @@ def test_job_names_are_legal_labels_for_any_study(study: str, config: str, repea
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=lambda c: c.name)
 def test_every_named_config_resolves_completely(config: Any) -> None:
     settings = resolve_settings(config.engine, config.settings)
-    plain = changed("engine", {"name": config.engine, "launcher": config.launcher, "settings": settings})
+    launcher = ENGINES[config.engine].launcher
+    plain = changed("engine", {"name": config.engine, "launcher": launcher, "settings": settings})
     spec: RunSpec = parse_spec(plain)
     assert spec.engine.settings == settings
 
 
 def test_the_published_arm_differs_in_masters_and_the_matched_arm_does_not() -> None:
-    assert SHIPPED_NUMERICS["fsdp2"].master != SHIPPED_NUMERICS["zero"].master
+    assert ENGINES["fsdp2"].shipped.master != ENGINES["zero"].shipped.master
     roles = ("compute", "master", "optimizer_state", "reduce")
-    matched = {tuple(getattr(n, role) for role in roles) for n in MATCHED_NUMERICS.values()}
+    matched = {tuple(getattr(engine.matched, role) for role in roles) for engine in ENGINES.values()}
     assert matched == {("bfloat16", "float32", "float32", "float32")}

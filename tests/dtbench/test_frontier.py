@@ -10,9 +10,8 @@ import pytest
 from dtbench.report.document import build, write_report
 from dtbench.report.frontier import FILE, frontier_rows, frontier_targets, write_frontier, write_frontier_plan
 from dtbench.study.matrix import Matrix
-from dtbench.study.tuning import DEFAULT_TRIALS
 
-from harness.contract.engines import CONFIGS, resolve_settings
+from harness.contract.engines import CONFIGS, ENGINES, parse_settings, resolve_settings
 from harness.contract.errors import SpecError
 from harness.contract.frontier import Frontier, Probe, Rung, probe_spec, read_goals
 from tests.dtbench.conftest import make_record, run_of, write_record
@@ -182,9 +181,10 @@ def test_a_wrong_request_is_refused_with_its_key(study: Load, text: str, message
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_every_config_has_a_default_search_of_six_trials(name: str) -> None:
-    settings = resolve_settings(CONFIGS[name].engine, CONFIGS[name].settings)
-    trials = DEFAULT_TRIALS[CONFIGS[name].engine, settings.get("stage")]
-    resolved = [json.dumps(resolve_settings(CONFIGS[name].engine, settings | trial)) for trial in trials]
+    engine = ENGINES[CONFIGS[name].engine]
+    settings = resolve_settings(engine.name, CONFIGS[name].settings)
+    trials = engine.trials(parse_settings(engine.name, settings))
+    resolved = [json.dumps(resolve_settings(engine.name, settings | trial)) for trial in trials]
     assert len(trials) == 6
     assert len(set(resolved)) == (3 if settings.get("stage") == 0 else 6), "stage 0 has less to set"
     assert trials[0] == {}

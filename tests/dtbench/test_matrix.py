@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from dtbench.study.matrix import Matrix, load_matrix
 
-from harness.contract.engines import CONFIGS, MATCHED_NUMERICS, SHIPPED_NUMERICS
+from harness.contract.engines import CONFIGS, ENGINES
 from harness.contract.spec import parse_spec
 from tests.dtbench.conftest import run_of
 
@@ -35,8 +35,8 @@ def test_the_quick_study_is_nine_configs_two_arms_two_repeats() -> None:
 def test_defaults_arm_is_each_engine_as_shipped(study: Load) -> None:
     matrix = study("platforms: [h200-x2]\nrepeats: 1\n")
     for run in matrix.runs:
-        arm = SHIPPED_NUMERICS if run.identity.arm == "defaults" else MATCHED_NUMERICS
-        assert run.numerics == arm[run.engine.name]
+        engine = ENGINES[run.engine.name]
+        assert run.numerics == (engine.shipped if run.identity.arm == "defaults" else engine.matched)
     shipped = {r.identity.config: r.optimizer.implementation for r in matrix.runs if r.identity.arm == "defaults"}
     assert shipped["zero-3"] == "deepspeed-fused"
     assert shipped["zero-3-offload"] == "deepspeed-cpu"
@@ -134,4 +134,4 @@ def test_tuned_arm_carries_its_trials_and_matched_numerics(study: Load) -> None:
     )
     assert run_of(matrix, "fsdp2-reshard").protocol.trials == ({}, {"prefetch_depth": 2})
     assert run_of(matrix, "zero-3").protocol.trials == ({}, {"leaf_blocks": True})
-    assert run_of(matrix, "zero-3").numerics == MATCHED_NUMERICS["zero"]
+    assert run_of(matrix, "zero-3").numerics == ENGINES["zero"].matched

@@ -22,7 +22,7 @@ from tests.engines.specs import SMALL, make_spec
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = {"protocol__warmup_steps": 4, "protocol__timed_steps": 1, "data__sequence_length": 16}
 FLOAT32 = dict.fromkeys(("parameter", "compute", "master", "optimizer_state", "reduce", "accumulate"), "float32")
-ENGINES = ("ddp", "fsdp2-reshard", "zero-2", "zero-3")
+SHARDINGS = ("ddp", "fsdp2-reshard", "zero-2", "zero-3")
 """One config of each way to shard."""
 WRAPPERS = ("ddp", "fsdp2-reshard", "zero-3")
 """One config of each engine."""
@@ -70,7 +70,7 @@ def variants(checkpoint: Path) -> dict[str, RunSpec]:
     specs = {
         f"{arm}/{config}": make_spec(config, arm, **small) for arm in ("matched", "defaults") for config in CONFIGS
     }
-    for config in ENGINES:
+    for config in SHARDINGS:
         specs[f"float32/{config}"] = make_spec(config, **small, numerics=FLOAT32)
         specs[f"accumulate/{config}"] = make_spec(config, **small, data__gradient_accumulation=2)
     for config in WRAPPERS:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.contract.codec import encode
-from harness.contract.engines import CONFIGS, MATCHED_NUMERICS, SHIPPED_NUMERICS, resolve_settings
+from harness.contract.engines import CONFIGS, ENGINES, resolve_settings
 from harness.contract.spec import RunSpec, parse_spec
 
 MODELS = Path(__file__).resolve().parents[2] / "config" / "models"
@@ -28,8 +28,9 @@ SMALL: dict[str, Any] = {
 def make_spec(config: str = "ddp", arm: str = "matched", **changes: Any) -> RunSpec:
     """A spec of `config`; `changes` are dotted keys with `__` for the dot, for example `data__micro_batch=2`."""
     entry = CONFIGS[config]
-    numerics = (MATCHED_NUMERICS if arm == "matched" else SHIPPED_NUMERICS)[entry.engine]
-    native = arm == "defaults" and entry.engine == "zero" and entry.offloads
+    engine = ENGINES[entry.engine]
+    numerics = engine.matched if arm == "matched" else engine.shipped
+    implementation = engine.optimizer("cpu", entry.offloads) if arm == "defaults" else "torch-fused"
     plain: dict[str, Any] = {
         "spec_version": 1,
         "identity": {"study": "test", "config": config, "arm": arm, "repeat": 1, "attempt": 1},
@@ -42,12 +43,12 @@ def make_spec(config: str = "ddp", arm: str = "matched", **changes: Any) -> RunS
         },
         "model": {"name": "tiny", "config": json.loads((MODELS / "tiny.json").read_text())},
         "data": {"sequence_length": 64, "micro_batch": 1},
-        "optimizer": {"implementation": "deepspeed-cpu" if native else "torch-fused", "learning_rate": 1e-3},
+        "optimizer": {"implementation": implementation, "learning_rate": 1e-3},
         "numerics": encode(numerics),
         "protocol": {"warmup_steps": 5, "timed_steps": 3},
         "engine": {
             "name": entry.engine,
-            "launcher": entry.launcher,
+            "launcher": engine.launcher,
             "settings": resolve_settings(entry.engine, entry.settings),
         },
         "environment": {},

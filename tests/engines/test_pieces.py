@@ -7,7 +7,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from harness.contract.engines import CONFIGS, ZeroSettings, parse_settings
+from harness.contract.engines import CONFIGS, parse_settings
+from harness.contract.engines.zero import ZeroSettings
 from harness.contract.errors import SpecError
 from harness.engines import registry
 from harness.engines.base import Context

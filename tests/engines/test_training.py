@@ -2,8 +2,8 @@
 
 import pytest
 
-from harness.contract.engines import CONFIGS, MATCHED_NUMERICS
-from tests.engines.conftest import ENGINES, WRAPPERS, Trained
+from harness.contract.engines import CONFIGS, ENGINES
+from tests.engines.conftest import SHARDINGS, WRAPPERS, Trained
 
 # The first test waits for all the trainings.
 pytestmark = pytest.mark.timeout(1600)
@@ -43,7 +43,7 @@ def test_matched_configs_follow_ddp(trained: Results, config: str) -> None:
     assert run.ranks[0].grad_norm == pytest.approx(reference.ranks[0].grad_norm, rel=NORM_TOLERANCE)
 
 
-@pytest.mark.parametrize("config", ENGINES)
+@pytest.mark.parametrize("config", SHARDINGS)
 def test_in_float32_the_engines_are_one_training(trained: Results, config: str) -> None:
     run, reference = trained[f"float32/{config}"], trained["float32/ddp"]
     assert run.parity == []
@@ -90,14 +90,14 @@ def test_offloaded_state_lies_in_host_memory(trained: Results) -> None:
 @pytest.mark.parametrize("config", CONFIGS)
 def test_found_numerics_are_read_from_the_tensors(trained: Results, config: str) -> None:
     found = trained[f"matched/{config}"].ranks[0].found
-    promised = MATCHED_NUMERICS[CONFIGS[config].engine]
+    promised = ENGINES[CONFIGS[config].engine].matched
     assert (found.parameter, found.master, found.compute) == (promised.parameter, promised.master, promised.compute)
     assert (found.reduce, found.optimizer_state) == (promised.reduce, "float32")
     assert found.optimizer_class.endswith("AdamW (fused)")
     assert trained["defaults/fsdp2-reshard"].ranks[0].found.optimizer_state == "bfloat16"
 
 
-@pytest.mark.parametrize("config", ENGINES)
+@pytest.mark.parametrize("config", SHARDINGS)
 def test_gradient_accumulation_means_the_same_everywhere(trained: Results, config: str) -> None:
     run = trained[f"accumulate/{config}"]
     assert distance(run, trained["accumulate/ddp"]) < TOLERANCE

@@ -5,7 +5,7 @@ from typing import Any
 from snakemake_executor_plugin_gke.settings import ExecutorSettings
 
 from harness.contract.codec import encode
-from harness.contract.engines import SHIPPED_NUMERICS, resolve_settings
+from harness.contract.engines import ENGINES, resolve_settings
 from harness.contract.spec import RunSpec, parse_spec
 
 IMAGE = f"us-docker.pkg.dev/project/bench/harness@sha256:{'0' * 64}"
@@ -32,7 +32,7 @@ def make_spec(study: str = "quick", config: str = "ddp", attempt: int = 1, repea
         "model": {"name": "tiny", "config": {"model_type": "qwen2"}},
         "data": {"sequence_length": 16, "micro_batch": 1},
         "optimizer": {"implementation": "torch-fused"},
-        "numerics": encode(SHIPPED_NUMERICS["ddp"]),
+        "numerics": encode(ENGINES["ddp"].shipped),
         "protocol": {"warmup_steps": 1, "timed_steps": 2},
         "engine": {"name": "ddp", "launcher": "torchrun", "settings": resolve_settings("ddp", {})},
         "environment": {},

@@ -9,7 +9,7 @@ import pytest
 
 from harness.contract import exitcodes
 from harness.contract.codec import encode
-from harness.contract.engines import NUMERIC_DTYPES
+from harness.contract.engines.descriptor import NUMERIC_DTYPES
 from harness.contract.errors import SpecError
 from harness.contract.frontier import Goal, Goals, bounds_of, read_frontier
 from harness.contract.record import read_record

@@ -14,26 +14,13 @@ from dtbench.study.platforms import PlatformEntry, contract_platform, load_platf
 from dtbench.study.tuning import trials_of
 from dtbench.study.workload import departures
 from harness.contract.codec import clip_path, decode, digest, encode, nearest, read_json
-from harness.contract.engines import (
-    CONFIGS,
-    MATCHED_NUMERICS,
-    SHIPPED_NUMERICS,
-    Config,
-    Numerics,
-    resolve_settings,
-)
+from harness.contract.engines import CONFIGS, ENGINES, resolve_settings
+from harness.contract.engines.descriptor import Numerics
 from harness.contract.errors import SpecError
 from harness.contract.spec import SPEC_VERSION, Data, Model, Optimizer, Protocol, RunSpec
 
 PLATFORMS = "platforms"
 """The one file of `config/` that is no study."""
-
-NATIVE_OPTIMIZER = {
-    ("zero", "cuda", False): "deepspeed-fused",
-    ("zero", "cuda", True): "deepspeed-cpu",
-    ("zero", "cpu", True): "deepspeed-cpu",
-}
-"""The `defaults` arm: (engine, device, offloads) -> the AdamW it ships with; torch's fused one for the others."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -170,15 +157,16 @@ def _plain_spec(
 ) -> dict[str, Any]:
     """The spec of a cell before its overrides, as JSON values."""
     config = CONFIGS[choice.base or choice.name]
+    engine, ships = ENGINES[config.engine], arm == "defaults"
     protocol = encode(study.protocol)
     del protocol["preset"]
     protocol["remedies"] = "on" if study.remedies else "off"
-    settings = resolve_settings(config.engine, config.settings)
+    settings = resolve_settings(engine.name, config.settings)
     if arm == "tuned":
-        protocol["trials"] = [dict(trial) for trial in trials_of(study, choice.name, config.engine, settings)]
+        protocol["trials"] = [dict(trial) for trial in trials_of(study, choice.name, engine.name, settings)]
     optimizer = encode(study.optimizer)
-    optimizer["implementation"] = study.optimizer.implementation or _implementation(config, entry.device, arm)
-    numerics = (SHIPPED_NUMERICS if arm == "defaults" else MATCHED_NUMERICS)[config.engine]
+    native = engine.optimizer(entry.device, config.offloads) if ships else "torch-fused"
+    optimizer["implementation"] = study.optimizer.implementation or native
     return {
         "spec_version": SPEC_VERSION,
         "identity": {
@@ -193,22 +181,12 @@ def _plain_spec(
         "model": dict(model),
         "data": encode(study.data),
         "optimizer": optimizer,
-        "numerics": encode(numerics),
+        "numerics": encode(engine.shipped if ships else engine.matched),
         "protocol": protocol,
-        "engine": {
-            "name": config.engine,
-            "launcher": config.launcher,
-            "settings": settings,
-        },
+        "engine": {"name": engine.name, "launcher": engine.launcher, "settings": settings},
         "environment": entry.environment | study.environment,
         "faults": encode(study.faults),
     }
-
-
-def _implementation(config: Config, device: str, arm: str) -> str:
-    if arm != "defaults":
-        return "torch-fused"
-    return NATIVE_OPTIMIZER.get((config.engine, device, config.offloads), "torch-fused")
 
 
 _SECTIONS: dict[str, type[Any]] = {

@@ -1,0 +1,60 @@
+"""The engines and their configs: what a study may name and override. A new engine is one name in `ENGINES`."""
+
+import dataclasses
+from typing import Any, Literal, get_args
+
+from harness.contract.codec import decode, encode, nearest
+from harness.contract.engines.ddp import DDP
+from harness.contract.engines.descriptor import Config, Descriptor
+from harness.contract.engines.fsdp2 import FSDP2
+from harness.contract.engines.zero import ZERO
+from harness.contract.errors import SpecError
+
+ENGINES: dict[str, Descriptor] = {engine.name: engine for engine in (DDP, ZERO, FSDP2)}
+CONFIGS: dict[str, Config] = {config.name: config for engine in ENGINES.values() for config in engine.configs}
+"""Every config a study may name, in the order tables list them when a study gives none."""
+
+Fact = Literal["engine", "shards", "offloads", "keeps_gathered"]
+
+
+def pairs_apart_by(fact: Fact) -> tuple[tuple[Config, Config], ...]:
+    """Every two configs that differ in this fact alone, the later of `CONFIGS` first.
+
+    By "engine": the same sharding by two engines; by "shards": two stages of one engine; by "offloads" and by
+    "keeps_gathered": the config that does it, and the same one without.
+    """
+    others = [name for name in get_args(Fact) if name != fact]
+    return tuple(
+        (later, earlier)
+        for index, later in enumerate(CONFIGS.values())
+        for earlier in list(CONFIGS.values())[:index]
+        if getattr(later, fact) != getattr(earlier, fact)
+        and all(getattr(later, name) == getattr(earlier, name) for name in others)
+    )
+
+
+def resolve_settings(engine: str, overrides: dict[str, Any], key: str = "settings") -> dict[str, Any]:
+    """Complete an engine's settings. Raises SpecError naming an override that the engine does not have."""
+    for name in overrides:
+        others = [
+            other.name for other in ENGINES.values() if name in {f.name for f in dataclasses.fields(other.settings)}
+        ]
+        if others and engine not in others:
+            raise SpecError(f"{key}.{name}: a setting of {' and '.join(others)}, and {engine} has none of that name")
+    resolved: dict[str, Any] = encode(parse_settings(engine, overrides, key))
+    return resolved
+
+
+def check_settings(engine: str, settings: dict[str, Any]) -> None:
+    """Refuse an unknown engine, and settings that are unknown, ill-typed or incomplete. Raises SpecError."""
+    if engine not in ENGINES:
+        raise SpecError(f"name: found {engine!r}; {nearest(engine, tuple(ENGINES))}")
+    resolved = resolve_settings(engine, settings)
+    missing = [name for name in resolved if name not in settings]
+    if missing:
+        raise SpecError(f"settings.{missing[0]}: missing; a spec states every setting of its engine")
+
+
+def parse_settings(engine: str, settings: dict[str, Any], key: str = "settings") -> Any:
+    """An instance of the engine's settings class. Raises SpecError."""
+    return decode(ENGINES[engine].settings, settings, key)

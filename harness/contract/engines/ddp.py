@@ -1,0 +1,60 @@
+"""torch.nn.parallel.DistributedDataParallel: the reference; nothing is sharded."""
+
+from dataclasses import dataclass
+
+from harness.contract.engines.descriptor import Config, Descriptor, Trials, bf16_compute
+from harness.contract.engines.memory import Ledger, Sizes
+from harness.contract.errors import SpecError
+from harness.contract.units import MIB
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DdpSettings:
+    """Settings of DDP, with torch's own defaults."""
+
+    bucket_cap_mb: float = 25.0
+    gradient_as_bucket_view: bool = True
+    compile: bool = False
+    """torch.compile each decoder block and the loss."""
+
+    def __post_init__(self) -> None:
+        if self.bucket_cap_mb <= 0:
+            raise SpecError(f"bucket_cap_mb: found {self.bucket_cap_mb}, expected more than 0")
+
+
+_TRIALS: Trials = (
+    {},
+    {"bucket_cap_mb": 100.0},
+    {"bucket_cap_mb": 400.0},
+    {"compile": True},
+    {"compile": True, "bucket_cap_mb": 100.0},
+    {"compile": True, "bucket_cap_mb": 400.0},
+)
+
+
+def _ledger(settings: DdpSettings, sizes: Sizes) -> Ledger:
+    """Parameter, gradient and two moments in the parameter's dtype: 16 bytes a parameter, in bfloat16 8."""
+    n, each = sizes.parameters, sizes.bytes
+    casts = each["compute"] != each["parameter"]
+    compresses = each["reduce"] != each["parameter"]
+    copies = 0 if settings.gradient_as_bucket_view else n * each["parameter"]
+    return Ledger(
+        parameters=n * each["parameter"],
+        gradients=n * each["parameter"],
+        optimizer=n * 2 * each["optimizer_state"],
+        # Cast copies live from a block's forward to its backward.
+        gathered=n * each["compute"] if casts else 0,
+        buckets=copies + (int(settings.bucket_cap_mb * MIB) if compresses else 0),
+    )
+
+
+DDP = Descriptor(
+    name="ddp",
+    launcher="torchrun",
+    settings=DdpSettings,
+    configs=(Config(name="ddp", engine="ddp", shards="nothing", baseline=True),),
+    shipped=bf16_compute(parameter="bfloat16", master="bfloat16", reduce="bfloat16"),
+    matched=bf16_compute(parameter="float32", master="float32", reduce="float32"),
+    trials=lambda _: _TRIALS,
+    ledger=_ledger,
+)

@@ -1,0 +1,93 @@
+"""What this project knows of an engine before it is imported: one `Descriptor` each, torch-free.
+
+The client refuses a bad override by it before anything starts; study, spec, ledger and report read the rest from it.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from harness.contract.engines.memory import Ledger, Sizes
+
+NumericDtype = Literal["float32", "bfloat16", "float16"]
+Sharded = Literal["nothing", "optimizer", "gradients", "parameters"]
+"""What is split over the ranks, each with everything named before it: ZeRO's stages 0 to 3."""
+Trials = tuple[dict[str, Any], ...]
+"""Settings to try, each laid over a config's own."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Numerics:
+    """The dtypes of one training, by role. The worker reads the real ones back and compares."""
+
+    parameter: NumericDtype
+    """What the model's parameters are held in between steps (the sharded copy for FSDP2)."""
+    compute: NumericDtype
+    """What forward and backward run in."""
+    master: NumericDtype
+    """What the optimizer updates: equals `parameter` when there is no separate master copy."""
+    optimizer_state: NumericDtype
+    """Adam's two moments."""
+    reduce: NumericDtype
+    """What gradients are reduced across ranks in."""
+    accumulate: NumericDtype
+    """What gradients are accumulated in over micro-steps."""
+
+
+NUMERIC_DTYPES = tuple(f.name for f in dataclasses.fields(Numerics))
+
+
+def bf16_compute(*, parameter: NumericDtype, master: NumericDtype, reduce: NumericDtype) -> Numerics:
+    """Numerics that compute in bfloat16, keep Adam's moments like the masters and add gradients up like parameters."""
+    return Numerics(
+        parameter=parameter,
+        compute="bfloat16",
+        master=master,
+        optimizer_state=master,
+        reduce=reduce,
+        accumulate=parameter,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Config:
+    """A named config: an engine with one setting of it, and what a report asks of it."""
+
+    name: str
+    engine: str
+    shards: Sharded
+    offloads: bool = False
+    """Whether state lives in host memory, where the optimizer steps."""
+    keeps_gathered: bool = False
+    """Whether gathered parameters stay whole between forward and backward."""
+    baseline: bool = False
+    """Plain data parallelism, the ordinary training loop: the other engines' own cost is measured against it."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """What differs from the engine's defaults."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Descriptor:
+    """One engine, as data. `harness/engines/<name>.py` obeys its settings."""
+
+    name: str
+    launcher: str
+    """Who starts the ranks: a name in `harness/supervisor/launch.py`."""
+    settings: type[Any]
+    """Every setting, with its default. The functions below are given one of these."""
+    configs: tuple[Config, ...]
+    shipped: Numerics
+    """The `defaults` arm: on a bf16 model, as the engine does it by itself."""
+    matched: Numerics
+    """The `matched` and `tuned` arms: fp32 masters and moments, bf16 compute and fp32 reduction in every engine."""
+    optimizers: dict[tuple[str, bool], str] = field(default_factory=dict)
+    """The `defaults` arm: (device, whether the config offloads) -> the engine's own AdamW, if it brings one."""
+    trials: Callable[[Any], Trials]
+    """Default search of the `tuned` arm: six trials, none of which changes numerics."""
+    ledger: Callable[[Any, Sizes], Ledger] | None = None
+    """Memory of one rank, activations and logits left out; None: no prediction is made for this engine."""
+
+    def optimizer(self, device: str, offloads: bool) -> str:
+        """The AdamW that this engine ships with; torch's fused one where it brings none."""
+        return self.optimizers.get((device, offloads), "torch-fused")

@@ -1,0 +1,87 @@
+"""torch.distributed.fsdp.fully_shard, one call per group of decoder blocks plus the root."""
+
+from dataclasses import dataclass
+
+from harness.contract.engines.descriptor import Config, Descriptor, Trials, bf16_compute
+from harness.contract.engines.memory import Ledger, Sizes
+from harness.contract.errors import SpecError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FsdpSettings:
+    """Settings of FSDP2, with torch's own defaults."""
+
+    reshard_after_forward: bool = True
+    """Free the gathered parameters after forward and gather them again for backward."""
+    offload: bool = False
+    """CPUOffloadPolicy: parameters, gradients and optimizer state live in host memory."""
+    pin_memory: bool = True
+    prefetch_depth: int = 0
+    """Explicit forward and backward prefetch of this many blocks; 0 keeps the implicit one-ahead."""
+    blocks_per_group: int = 1
+    """Decoder blocks that share one fully_shard call, one all-gather and one reduce-scatter."""
+    compile: bool = False
+    """torch.compile each decoder block and the loss."""
+
+    def __post_init__(self) -> None:
+        if self.prefetch_depth < 0:
+            raise SpecError(f"prefetch_depth: found {self.prefetch_depth}, expected 0 or more")
+        if self.blocks_per_group < 1:
+            raise SpecError(f"blocks_per_group: found {self.blocks_per_group}, expected 1 or more")
+
+
+_TRIALS: Trials = (
+    {},
+    {"prefetch_depth": 2},
+    {"blocks_per_group": 2},
+    {"compile": True},
+    {"compile": True, "prefetch_depth": 2},
+    {"compile": True, "blocks_per_group": 2},
+)
+
+
+def _ledger(settings: FsdpSettings, sizes: Sizes) -> Ledger:
+    """Parameter, gradient and two moments in the parameter's dtype, over the ranks: 16/W bytes, in bfloat16 8/W."""
+    n, each, world = sizes.parameters, sizes.bytes, sizes.world_size
+    unit = sizes.block_parameters * settings.blocks_per_group
+    root = n - sizes.layers * sizes.block_parameters
+    # Resharding keeps the unit at work, those prefetched, and the root; otherwise all of them stay.
+    kept = root + (1 + max(1, settings.prefetch_depth)) * unit if settings.reshard_after_forward else n
+    parameters, optimizer = n * each["parameter"] // world, n * 2 * each["optimizer_state"] // world
+    return Ledger(
+        parameters=0 if settings.offload else parameters,
+        gradients=0 if settings.offload else parameters,
+        optimizer=0 if settings.offload else optimizer,
+        gathered=min(kept, n) * each["compute"],
+        # In backward a unit's whole gradient lies beside its reduce-scatter input, the next one behind it.
+        unreduced=max(unit, root) * (each["compute"] + 2 * each["reduce"]),
+        host=2 * parameters + optimizer if settings.offload else 0,
+    )
+
+
+def _config(name: str, **settings: bool) -> Config:
+    full = FsdpSettings(**settings)
+    return Config(
+        name=name,
+        engine="fsdp2",
+        shards="parameters",
+        offloads=full.offload,
+        keeps_gathered=not full.reshard_after_forward,
+        settings=dict(settings),
+    )
+
+
+FSDP2 = Descriptor(
+    name="fsdp2",
+    launcher="torchrun",
+    settings=FsdpSettings,
+    configs=(
+        _config("fsdp2-reshard"),
+        _config("fsdp2-noreshard", reshard_after_forward=False),
+        _config("fsdp2-reshard-offload", offload=True),
+    ),
+    shipped=bf16_compute(parameter="bfloat16", master="bfloat16", reduce="bfloat16"),
+    matched=bf16_compute(parameter="float32", master="float32", reduce="float32"),
+    trials=lambda _: _TRIALS,
+    ledger=_ledger,
+)

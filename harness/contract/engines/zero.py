@@ -1,0 +1,172 @@
+"""DeepSpeed ZeRO, stages 0 to 3, with and without offload."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from harness.contract.engines.descriptor import Config, Descriptor, Sharded, Trials, bf16_compute
+from harness.contract.engines.memory import Ledger, Sizes
+from harness.contract.errors import SpecError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ZeroSettings:
+    """Settings of ZeRO. The defaults are DeepSpeed 0.19's own, written out; no "auto" anywhere."""
+
+    stage: Literal[0, 1, 2, 3] = 3
+    offload_optimizer: bool = False
+    offload_param: bool = False
+    """Stage 3 only."""
+    pin_memory: bool = True
+    overlap_comm: bool = True
+    contiguous_gradients: bool = True
+    reduce_scatter: bool = True
+    use_multi_rank_bucket_allreduce: bool = True
+    """Stages 1 and 2: all-reduce buckets that span ranks, in place of reduce-scatter."""
+    round_robin_gradients: bool = False
+    reduce_bucket_size: int = 500_000_000
+    """Elements per reduction bucket."""
+    allgather_bucket_size: int = 500_000_000
+    """Elements per all-gather bucket (stages 1 and 2)."""
+    prefetch_bucket_size: int = 50_000_000
+    """Elements prefetched ahead of use (stage 3)."""
+    param_persistence_threshold: int = 100_000
+    """Parameters with fewer elements stay replicated (stage 3)."""
+    max_live_parameters: int = 1_000_000_000
+    max_reuse_distance: int = 1_000_000_000
+    sub_group_size: int = 1_000_000_000
+    leaf_blocks: bool = False
+    """Treat each decoder block as one leaf: one gather per block, as FSDP2 does (stage 3)."""
+    deepcompile: bool = False
+    compile: bool = False
+    """torch.compile each decoder block and the loss."""
+
+    def __post_init__(self) -> None:
+        if self.offload_param and self.stage != 3:
+            raise SpecError(f"offload_param: needs stage 3, found stage {self.stage}")
+        if self.offload_optimizer and self.stage == 0:
+            raise SpecError("offload_optimizer: needs stage 1, 2 or 3, found stage 0")
+        for name in ("reduce_bucket_size", "allgather_bucket_size", "sub_group_size"):
+            if getattr(self, name) < 1:
+                raise SpecError(f"{name}: found {getattr(self, name)}, expected 1 or more elements")
+        for name in ("prefetch_bucket_size", "param_persistence_threshold", "max_live_parameters"):
+            if getattr(self, name) < 0:
+                raise SpecError(f"{name}: found {getattr(self, name)}, expected 0 or more elements")
+
+
+_BUCKETS: Trials = (
+    {},
+    {"overlap_comm": True},
+    {"reduce_bucket_size": 50_000_000, "allgather_bucket_size": 50_000_000},
+    {"compile": True},
+    {"compile": True, "overlap_comm": True},
+    {"deepcompile": True},
+)
+_TRIALS: tuple[Trials, ...] = (
+    # Stage 0 has no bucket of its own to set, so each of its three settings is tried twice.
+    2 * ({}, {"compile": True}, {"deepcompile": True}),
+    _BUCKETS,
+    _BUCKETS,
+    (
+        {},
+        {"leaf_blocks": True},
+        {"param_persistence_threshold": 1_000_000, "prefetch_bucket_size": 200_000_000},
+        {"compile": True},
+        {"compile": True, "leaf_blocks": True},
+        {"deepcompile": True},
+    ),
+)
+"""By stage."""
+
+
+def _ledger(settings: ZeroSettings, sizes: Sizes) -> Ledger:
+    """State by the ZeRO paper (arXiv:1910.02054), section 3: P + G + 12, where stages 1, 2, 3 divide 12, G, P in turn.
+
+    P and G are the bytes of one parameter and one gradient (2 each in bfloat16), 12 those of master and moments.
+    Offload adds a float32 copy of the rank's gradients on the host, where the optimizer steps. Not counted: padding,
+    and parameters below the persistence threshold, which stay whole at stage 3.
+    """
+    n, each, stage = sizes.parameters, sizes.bytes, settings.stage
+    over_optimizer, over_gradients, over_parameters = (sizes.world_size if stage >= s else 1 for s in (1, 2, 3))
+    parameters = n * each["parameter"] // over_parameters
+    gradients = n * each["accumulate"] // over_gradients
+    optimizer = n * (each["master"] + 2 * each["optimizer_state"]) // over_optimizer
+    # Stage 3 allocates the buffer for its part of the gradients once.
+    standing = gradients if stage == 3 else 0
+    host, update = 0, 4 * n // over_optimizer
+    if settings.offload_optimizer:
+        # The gradient's part goes to the host, in the master's dtype; stage 3 keeps its own copy there as well.
+        host += optimizer + 4 * n // sizes.world_size + standing
+        gradients, standing = (gradients if stage == 1 else 0), 0
+        optimizer, update = 0, 0
+    if settings.offload_param:
+        host += parameters
+        parameters = 0
+    elif stage == 3:
+        update = min(update, 4 * settings.sub_group_size)
+    if stage == 1:
+        # By then the other ranks' gradients are freed.
+        update = max(0, update - (gradients - gradients // sizes.world_size))
+    return Ledger(
+        parameters=parameters,
+        gradients=gradients,
+        optimizer=optimizer,
+        standing_gradients=standing,
+        gathered=min(_live(settings, sizes), n) * each["compute"] if stage == 3 else 0,
+        # Gradients wait in the buckets: nothing of them is unreduced elsewhere.
+        buckets=_buckets(settings, sizes),
+        update=update,
+        host=host,
+    )
+
+
+def _live(settings: ZeroSettings, sizes: Sizes) -> int:
+    """Gathered parameters that stage 3 lets live at once."""
+    live = settings.prefetch_bucket_size + sizes.embedding_parameters + 2 * sizes.block_parameters
+    return max(live, settings.max_live_parameters) if settings.max_reuse_distance > 0 else live
+
+
+def _buckets(settings: ZeroSettings, sizes: Sizes) -> int:
+    each, stage = sizes.bytes, settings.stage
+    filled = settings.reduce_bucket_size if stage >= 1 and settings.contiguous_gradients else 0
+    copies = 2 if settings.overlap_comm and stage in (1, 2) else 1
+    bucket = min(settings.reduce_bucket_size, sizes.parameters)
+    cast = bucket * each["reduce"] if each["reduce"] != each["accumulate"] else 0
+    return filled * each["accumulate"] * copies + cast
+
+
+_SHARDED: tuple[Sharded, ...] = ("nothing", "optimizer", "gradients", "parameters")
+
+
+def _config(name: str, **settings: Any) -> Config:
+    full = ZeroSettings(**settings)
+    return Config(
+        name=name,
+        engine="zero",
+        shards=_SHARDED[full.stage],
+        offloads=full.offload_optimizer,
+        settings=settings,
+    )
+
+
+ZERO = Descriptor(
+    name="zero",
+    launcher="deepspeed",
+    settings=ZeroSettings,
+    configs=(
+        _config("zero-0", stage=0),
+        _config("zero-1", stage=1, overlap_comm=False),
+        _config("zero-2", stage=2, overlap_comm=False),
+        _config("zero-3", stage=3),
+        _config("zero-3-offload", stage=3, offload_optimizer=True, offload_param=True),
+    ),
+    # It keeps a bf16 working copy beside its fp32 masters in every arm.
+    shipped=bf16_compute(parameter="bfloat16", master="float32", reduce="bfloat16"),
+    matched=bf16_compute(parameter="bfloat16", master="float32", reduce="float32"),
+    optimizers={
+        ("cuda", False): "deepspeed-fused",
+        ("cuda", True): "deepspeed-cpu",
+        ("cpu", True): "deepspeed-cpu",
+    },
+    trials=lambda settings: _TRIALS[settings.stage],
+    ledger=_ledger,
+)
