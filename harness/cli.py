@@ -84,37 +84,37 @@ def _add_frontier(commands: "argparse._SubParsersAction[argparse.ArgumentParser]
     frontier = commands.add_parser(
         "frontier",
         help="find the largest micro-batch or the longest sequence that fits",
-        description="Climb ladders of sizes in few processes until the largest size that fits is known; write "
-        "OUT/frontier.json and one attempt folder per process. A second call takes what is there and goes on.",
+        description="Try ladders of rising sizes, one probe (a process group) per ladder, until the largest size "
+        "that fits is known; write OUT/frontier.json and one attempt folder per probe. A second call continues.",
     )
     frontier.add_argument(
         "spec", type=Path, metavar="SPEC", help="the spec of any run of the config, or a study's frontier-plan.json"
     )
-    frontier.add_argument("out", type=Path, metavar="OUT", help="folder for the result and the processes' folders")
+    frontier.add_argument("out", type=Path, metavar="OUT", help="folder for the result and the probes' folders")
     frontier.add_argument("--over", choices=("micro_batch", "sequence_length"), help="default: the spec's ladder_over")
     frontier.add_argument("--limit", type=int, metavar="N", help="largest size to try (default: 64; 32768 tokens)")
     frontier.add_argument("--resolution", type=int, metavar="N", help="step of the sizes (default: 1; 256 tokens)")
-    frontier.add_argument("--rungs", type=int, metavar="N", help="sizes per process (default: 8)")
-    frontier.add_argument("--processes", type=int, metavar="N", help="processes at most (default: 6)")
+    frontier.add_argument("--rungs", type=int, metavar="N", help="most sizes per probe (default: 8)")
+    frontier.add_argument("--processes", type=int, metavar="N", help="most probes (default: 6)")
     frontier.add_argument(
         "--budget-s", type=_budget_s, default=float("inf"), metavar="N", help="seconds in all (default: no end)"
     )
 
 
 FOR_ONE_SPEC = ("over", "limit", "resolution", "rungs", "processes")
-"""Options of `frontier` that a plan file says itself, goal by goal."""
+"""Options of `frontier` that a plan file sets itself, per frontier."""
 
 
 def _frontier(options: argparse.Namespace) -> int:
-    from harness.contract.frontier import bounds_of
+    from harness.contract.frontier import search_bounds
     from harness.measure.ledger import predicted_peak_bytes
-    from harness.search.frontier import frontier
+    from harness.search.probes import frontier
 
     return frontier(
         options.spec,
         options.out,
         options.over,
-        lambda over: bounds_of(over, options.limit, options.resolution, options.rungs, options.processes),
+        lambda over: search_bounds(over, options.limit, options.resolution, options.rungs, options.processes),
         options.budget_s,
         predicted_peak_bytes,
         [f"--{name}" for name in FOR_ONE_SPEC if getattr(options, name) is not None],

@@ -86,7 +86,7 @@ def _run(spec: RunSpec, out: Path, heartbeat: HeartbeatWriter, rank: int, world_
     gc.freeze()
     hook = injector.strike if spec.faults else None
     if spec.protocol.ladder:
-        result = Ladder(context, heartbeat, gauge, write_json, out, hook).climb()
+        result = Ladder(context, heartbeat, gauge, write_json, out, hook).run()
         write_json(out / f"result-{rank}.json", result)
         return _leave(context.device)
     trial = Trial(context, heartbeat, gauge, hook)

@@ -1,6 +1,7 @@
 """The fit frontier of one config: the largest size that fits, the smallest that does not, and every probe between.
 
-A probe is one attempt with `protocol.ladder`; its rungs are in its own record too (`measured.frontier`).
+A probe is one attempt with `protocol.ladder`: one process group that tries the ladder's sizes, smallest first. Its own
+record holds its rungs too (`measured.frontier`).
 """
 
 import dataclasses
@@ -23,7 +24,7 @@ Predict = Callable[[RunSpec], int | None]
 """Predicted peak of one rank in bytes; None for a model that it does not know."""
 OUT_OF_MEMORY = frozenset({"cuda_oom", "cuda_oom_fragmentation", "wedge_masking_oom", "host_oom"})
 """Outcomes that say a size does not fit; any other death says nothing about it."""
-PLANS = {"specs": "batch PLAN OUTROOT", "goals": "frontier PLAN OUT"}
+PLANS = {"specs": "batch PLAN OUTROOT", "frontiers": "frontier PLAN OUT"}
 """The one key of a plan file -> the command that works through it."""
 
 
@@ -36,9 +37,9 @@ class Bounds:
     resolution: int
     """Sizes are multiples of it."""
     rungs: int = 8
-    """Sizes that one process climbs at most."""
+    """Most sizes that one probe tries."""
     processes: int = 6
-    """Processes at most."""
+    """Most probes."""
 
     ONE_OR_MORE: ClassVar = ("limit", "resolution", "rungs", "processes")
 
@@ -48,7 +49,7 @@ class Bounds:
             raise SpecError(f"limit: found {self.limit}, expected at least the resolution, {self.resolution}")
 
 
-def bounds_of(
+def search_bounds(
     over: Over, limit: int | None, resolution: int | None, rungs: int | None = None, processes: int | None = None
 ) -> Bounds:
     """Bounds with the axis's own figures where none is given. Raises SpecError."""
@@ -58,7 +59,7 @@ def bounds_of(
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Goal:
+class FrontierSpec:
     """One frontier to find, over `spec.protocol.ladder_over`."""
 
     spec: RunSpec
@@ -66,17 +67,23 @@ class Goal:
     folder: str = ""
     """Where its result goes, below the folder of all of them."""
 
+    @property
+    def options(self) -> list[str]:
+        """Options with which `python -m harness frontier` finds it for one spec."""
+        given = {"over": self.spec.protocol.ladder_over, **encode(self.bounds)}
+        return [word for name, value in given.items() for word in (f"--{name}", str(value))]
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Goals:
+class FrontierPlan:
     """A plan file: frontiers to find, most wanted first."""
 
-    goals: tuple[Goal, ...]
+    frontiers: tuple[FrontierSpec, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rung:
-    """One size of a climb, over all ranks."""
+    """One size of a ladder, over all ranks."""
 
     size: int
     fits: bool | None
@@ -100,7 +107,7 @@ class Rung:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Probe:
-    """One process group that climbed."""
+    """One process group and the rungs that it reached."""
 
     folder: str
     """Its attempt folder, below the frontier's own."""
@@ -119,7 +126,7 @@ class Frontier:
     arm: str
     over: Over
     resolution: int
-    """Sizes are multiples of it; the bracket is one of it wide when `ended` is `found`."""
+    """Sizes are multiples of it; `smallest_fail` is `largest_fit` plus one of it when `ended` is `found`."""
     limit: int
     """No size above it was tried."""
     largest_fit: int | None
@@ -148,7 +155,7 @@ def sized(spec: RunSpec, size: int) -> RunSpec:
 
 
 def probe_spec(spec: RunSpec, ladder: tuple[int, ...]) -> RunSpec:
-    """The run that climbs that ladder: no remedy, since its cure would move the very line that is sought."""
+    """The run that tries that ladder, without remedies: they would move the limit that it looks for."""
     protocol = dataclasses.replace(
         spec.protocol,
         ladder=ladder,
@@ -177,14 +184,14 @@ def predicted_limit(spec: RunSpec, bounds: Bounds, capacity: int, predict: Predi
     return fits * bounds.resolution
 
 
-def read_goals(path: Path) -> tuple[Goal, ...] | None:
-    """The goals of a plan file; None for a file without any. Raises SpecError naming the file."""
+def read_frontier_plan(path: Path) -> tuple[FrontierSpec, ...] | None:
+    """The frontiers of a plan file; None for a file that is no such plan. Raises SpecError naming the file."""
     plain = read_json(path)
-    if not isinstance(plain, dict) or "goals" not in plain:
+    if not isinstance(plain, dict) or "frontiers" not in plain:
         refuse_plan(path, plain)
         return None
     try:
-        return decode(Goals, plain).goals
+        return decode(FrontierPlan, plain).frontiers
     except SpecError as error:
         raise SpecError(f"{path}: {error}") from None
 

@@ -175,7 +175,7 @@ class Protocol:
     trial_steps: int = 8
     """Timed steps of one trial, after as many warm-up steps as the protocol has."""
     ladder: tuple[int, ...] = ()
-    """Fit frontier: sizes climbed in one process, smallest first, until one does not fit."""
+    """Fit frontier: sizes that one probe tries, smallest first, until one does not fit."""
     ladder_over: Literal["micro_batch", "sequence_length"] = "micro_batch"
 
     POSITIVE: ClassVar = (

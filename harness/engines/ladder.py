@@ -1,4 +1,4 @@
-"""The fit frontier's climb: one engine, built once, trains on rising sizes until one does not fit.
+"""A probe of the fit frontier: one engine, built once, trains on a ladder of rising sizes until one does not fit.
 
 Each rank keeps frontier-<R>.json up to date, so that what it learned survives its death:
 
@@ -49,7 +49,7 @@ class Ladder:
         self._step_times_s: list[float] = []
         self._window_s = 0.0
 
-    def climb(self) -> RankResult:
+    def run(self) -> RankResult:
         """Try every size of the ladder. Raises the out-of-memory error of the first that does not fit."""
         start = time.perf_counter()
         self._engine = build_engine(self._context)

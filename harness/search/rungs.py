@@ -1,4 +1,4 @@
-"""What a climb of the fit frontier left behind: the rungs of all ranks as one, and the size that ended it."""
+"""The rungs that a probe reached, merged over its ranks, and the size that ended it."""
 
 import json
 from collections.abc import Iterable
@@ -27,8 +27,8 @@ def read_rungs(place: Path, spec: RunSpec, diagnosis: Diagnosis) -> tuple[Rung, 
     return (*fitting, *(_end(size, place, diagnosis) for size in open_sizes[:1]))
 
 
-def measured_climb(results: list[RankResult], rungs: Iterable[Rung]) -> Measured:
-    """The numbers of a climb: its rungs, and no speed, since no size was measured in full."""
+def measured_ladder(results: list[RankResult], rungs: Iterable[Rung]) -> Measured:
+    """The numbers of a probe: its rungs, and no speed, since no size was measured in full."""
     first = results[0] if results else None
     plain = [rung_json(rung) for rung in rungs]
     if first is None:

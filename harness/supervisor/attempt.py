@@ -12,7 +12,7 @@ from harness.contract.outcome import Remedy, outcome
 from harness.contract.record import RECORD_VERSION, RankExit, Record, Try
 from harness.contract.spec import RunSpec
 from harness.diagnosis import diagnose_folder
-from harness.search.rungs import measured_climb, read_rungs
+from harness.search.rungs import measured_ladder, read_rungs
 from harness.search.trials import Choice, search
 from harness.supervisor import collect, folder, launch, processes
 from harness.supervisor.environment import describe_environment
@@ -186,7 +186,7 @@ class Attempt:
         if self.spec.protocol.ladder:
             # The times of a ladder's few steps are no measurement; how far it got is, also when memory ended it.
             rungs = read_rungs(self.out / f"try-{len(self.tries)}", self.spec, diagnosis)
-            return measured_climb(self.results, rungs)
+            return measured_ladder(self.results, rungs)
         measured = None
         if diagnosis.outcome == "ok":
             measured = collect.merge(self.results, self.spec, telemetry.throttled(self.window_s))

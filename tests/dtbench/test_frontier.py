@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 from dtbench.report.document import build, write_report
-from dtbench.report.frontier import FILE, frontier_rows, frontier_targets, write_frontier, write_frontier_plan
+from dtbench.report.frontier_rows import FILE, frontier_rows, frontier_specs, write_frontier, write_frontier_plan
 from dtbench.study.matrix import Matrix
+from dtbench.workflow import gpus_of
 
 from harness.contract.engines import CONFIGS, ENGINES, parse_settings, resolve_settings
 from harness.contract.errors import SpecError
-from harness.contract.frontier import Frontier, Probe, Rung, probe_spec, read_goals
+from harness.contract.frontier import Frontier, Probe, Rung, probe_spec, read_frontier_plan
 from tests.dtbench.conftest import make_record, run_of, write_record
 
 Load = Callable[[str], Matrix]
@@ -38,7 +39,7 @@ def found(**changes: Any) -> Frontier:
 
 def lay(results: Path, frontier: Frontier, matrix: Matrix) -> Path:
     """As the search leaves it: a probe's folder is named by the hash of what it ran."""
-    spec = frontier_targets(matrix)[PLACE].spec
+    spec = frontier_specs(matrix)[PLACE].spec
     probes = (
         dataclasses.replace(p, folder=f"{probe_spec(spec, p.ladder).run_hash()[:12]}/a2") for p in frontier.probes
     )
@@ -49,31 +50,41 @@ def lay(results: Path, frontier: Frontier, matrix: Matrix) -> Path:
 
 
 def test_a_study_names_its_frontiers_by_pattern(study: Load) -> None:
-    targets = frontier_targets(study(BOTH))
-    assert list(targets) == [
+    specs = frontier_specs(study(BOTH))
+    assert list(specs) == [
         "frontier/h200-x2/ddp/matched/micro_batch",
         "frontier/h200-x2/zero-3/matched/micro_batch",
         "frontier/h200-x2/zero-3/defaults/sequence_length",
         "frontier/h200-x2/zero-3/matched/sequence_length",
     ]
-    first = targets["frontier/h200-x2/ddp/matched/micro_batch"]
+    first = specs["frontier/h200-x2/ddp/matched/micro_batch"]
     assert first.spec.protocol.ladder_over == "micro_batch"
-    assert first.options == ["--over", "micro_batch", "--limit", "24", "--rungs", "8", "--processes", "6"]
-    assert first.gpus == 2
+    assert first.options == [
+        "--over",
+        "micro_batch",
+        "--limit",
+        "24",
+        "--resolution",
+        "1",
+        "--rungs",
+        "8",
+        "--processes",
+        "6",
+    ]
+    assert gpus_of(first.spec) == 2
 
 
 def test_one_mapping_will_do_and_the_tuned_arm_has_no_frontier(study: Load) -> None:
     text = STUDY.replace("defaults, matched", "matched, tuned") + "frontier: {over: sequence_length}\n"
-    assert all("/matched/sequence_length" in place for place in frontier_targets(study(text)))
+    assert all("/matched/sequence_length" in place for place in frontier_specs(study(text)))
 
 
 def test_the_plan_is_what_the_command_reads(study: Load, tmp_path: Path) -> None:
     matrix = study(BOTH)
     write_frontier_plan(matrix, tmp_path)
-    goals = read_goals(tmp_path / "frontier-plan.json")
-    assert goals is not None
-    assert {goal.folder: goal.spec for goal in goals} == {p: t.spec for p, t in frontier_targets(matrix).items()}
-    assert [goal.bounds.limit for goal in goals] == [24, 24, 32768, 32768]
+    plan = read_frontier_plan(tmp_path / "frontier-plan.json")
+    assert plan == tuple(frontier_specs(matrix).values())
+    assert [wanted.bounds.limit for wanted in plan] == [24, 24, 32768, 32768]
 
 
 def test_a_row_sets_the_prediction_beside_the_measurement(study: Load, tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def test_a_plan_is_a_list_in_a_file_or_a_folder_of_specs(tmp_path: Path) -> None
         ("[]", "expected"),
         ('{"specs": [{}]}', r"specs\[0\]: spec_version: missing"),
         ('{"specs": [], "x": 1}', "nothing else"),
-        ('{"specs": [], "goals": []}', "nothing else"),
+        ('{"specs": [], "frontiers": []}', "nothing else"),
     ],
 )
 def test_a_bad_plan_is_refused_whole(tmp_path: Path, text: str, words: str) -> None:

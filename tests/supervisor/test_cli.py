@@ -98,8 +98,8 @@ def test_an_empty_name_is_not_this_folder(name: str) -> None:
     ("command", "key", "meant"),
     [
         ("run", "specs", "batch PLAN OUTROOT"),
-        ("run", "goals", "frontier PLAN OUT"),
-        ("batch", "goals", "frontier PLAN OUT"),
+        ("run", "frontiers", "frontier PLAN OUT"),
+        ("batch", "frontiers", "frontier PLAN OUT"),
         ("frontier", "specs", "batch PLAN OUTROOT"),
     ],
 )
@@ -113,7 +113,7 @@ def test_a_plan_of_another_command_names_it(tmp_path: Path, command: str, key: s
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(("command", "key"), [("batch", "specs"), ("frontier", "goals")])
+@pytest.mark.parametrize(("command", "key"), [("batch", "specs"), ("frontier", "frontiers")])
 def test_an_empty_plan_says_that_there_is_nothing_to_do(tmp_path: Path, command: str, key: str) -> None:
     (tmp_path / "plan.json").write_text(json.dumps({key: []}))
     answer = harness(command, str(tmp_path / "plan.json"), str(tmp_path / "out"))

@@ -11,10 +11,10 @@ from harness.contract import exitcodes
 from harness.contract.codec import encode
 from harness.contract.engines.descriptor import NUMERIC_DTYPES
 from harness.contract.errors import SpecError
-from harness.contract.frontier import Goal, Goals, bounds_of, read_frontier
+from harness.contract.frontier import FrontierPlan, FrontierSpec, read_frontier, search_bounds
 from harness.contract.record import read_record
 from harness.contract.spec import RunSpec
-from harness.search.frontier import _execute
+from harness.search.probes import _execute
 from harness.supervisor.signals import Cancelled
 from tests.engines.specs import make_spec
 from tests.supervisor.conftest import Supervisor, until
@@ -41,7 +41,7 @@ def wide_spec() -> RunSpec:
 @pytest.mark.timeout(900)
 def test_the_search_ends_one_step_below_a_real_out_of_memory_and_survives_being_killed(supervise: Make) -> None:
     search = supervise(wide_spec()).start("--limit", "32", "--rungs", "4", program=PROGRAM)
-    until(lambda: list(search.out.glob("*/a1/record.json")), "the first climb", 500)
+    until(lambda: list(search.out.glob("*/a1/record.json")), "the first probe", 500)
     assert search.process is not None
     search.process.kill()
     search.wait()
@@ -54,7 +54,7 @@ def test_the_search_ends_one_step_below_a_real_out_of_memory_and_survives_being_
     assert found.largest_fit is not None
     assert found.smallest_fail == found.largest_fit + 1
     assert found.predicted is not None
-    assert all(path.stat().st_mtime_ns == at_ns for path, at_ns in before.items()), "a climb was repeated"
+    assert all(path.stat().st_mtime_ns == at_ns for path, at_ns in before.items()), "a probe was repeated"
     assert f"largest micro_batch {found.largest_fit}" in search.stdout
 
     records = [read_record(search.out / probe.folder / "record.json") for probe in found.probes]
@@ -68,7 +68,7 @@ def test_the_search_ends_one_step_below_a_real_out_of_memory_and_survives_being_
     for probe, record in zip(found.probes, records, strict=True):
         assert record.outcome == probe.outcome
         assert record.measured is not None
-        assert record.measured.tokens_per_s is None, "a climb measures no speed"
+        assert record.measured.tokens_per_s is None, "a probe measures no speed"
         assert len(record.measured.frontier or ()) == len(probe.rungs)
 
 
@@ -81,14 +81,15 @@ def test_a_limit_below_the_resolution_is_refused_before_anything_starts(supervis
 
 def test_a_plan_says_where_it_is_wrong(supervise: Make) -> None:
     search = supervise(None)
-    search.spec_path.write_text(json.dumps({"goals": [{"folder": "x"}]}))
+    search.spec_path.write_text(json.dumps({"frontiers": [{"folder": "x"}]}))
     assert search.start(program=PROGRAM).wait() == exitcodes.CONFIG
-    assert "goals[0].spec: missing" in search.stderr
+    assert "frontiers[0].spec: missing" in search.stderr
 
 
-def goals(*configs: str) -> str:
-    bounds = bounds_of("micro_batch", 4, None)
-    return json.dumps(encode(Goals(goals=tuple(Goal(spec=make_spec(c), bounds=bounds, folder=c) for c in configs))))
+def plan(*configs: str) -> str:
+    bounds = search_bounds("micro_batch", 4, None)
+    wanted = tuple(FrontierSpec(spec=make_spec(c), bounds=bounds, folder=c) for c in configs)
+    return json.dumps(encode(FrontierPlan(frontiers=wanted)))
 
 
 def test_without_time_each_frontier_is_said_to_be_left_out_and_nothing_is_begun(supervise: Make) -> None:
@@ -96,14 +97,14 @@ def test_without_time_each_frontier_is_said_to_be_left_out_and_nothing_is_begun(
     assert search.wait() == exitcodes.RECORD_DELIVERED, search.stderr
     left_out = "matched micro_batch: left out: no time is left; a second call goes on from here"
     assert f"cpu-x2 fsdp2-reshard {left_out}" in search.stdout
-    search.spec_path.write_text(goals("ddp", "zero-1"))
+    search.spec_path.write_text(plan("ddp", "zero-1"))
     assert search.start("--budget-s", "0", program=PROGRAM).wait() == exitcodes.RECORD_DELIVERED, search.stderr
     assert f"cpu-x2 ddp {left_out}" in search.stdout
     assert f"cpu-x2 zero-1 {left_out}" in search.stdout
     assert not list(search.out.rglob("*.json"))
 
 
-def test_a_climb_of_an_earlier_call_is_taken_although_no_time_is_left(tmp_path: Path, finished_run: Supervisor) -> None:
+def test_an_earlier_probe_is_kept_when_no_time_is_left(tmp_path: Path, finished_run: Supervisor) -> None:
     record = finished_run.record
     place = tmp_path / record.spec.run_hash()[:12] / "a1"
     shutil.copytree(finished_run.out, place)
@@ -118,16 +119,19 @@ def test_a_climb_of_an_earlier_call_is_taken_although_no_time_is_left(tmp_path: 
 )
 def test_an_option_for_one_spec_is_refused_with_a_plan(supervise: Make, option: str, value: str) -> None:
     search = supervise(None)
-    search.spec_path.write_text(goals("ddp"))
+    search.spec_path.write_text(plan("ddp"))
     assert search.start(option, value, program=PROGRAM).wait() == exitcodes.CONFIG
     assert f"found a plan together with {option}, which are for a single spec" in search.stderr
     assert not search.out.exists()
 
 
 def test_bounds_have_defaults_by_axis() -> None:
-    assert bounds_of("micro_batch", None, None).limit == 64
-    assert bounds_of("sequence_length", None, None).resolution == 256
-    assert (bounds_of("micro_batch", None, None).rungs, bounds_of("micro_batch", None, None).processes) == (8, 6)
-    assert bounds_of("micro_batch", None, None, 3, 2).rungs == 3
+    assert search_bounds("micro_batch", None, None).limit == 64
+    assert search_bounds("sequence_length", None, None).resolution == 256
+    assert (search_bounds("micro_batch", None, None).rungs, search_bounds("micro_batch", None, None).processes) == (
+        8,
+        6,
+    )
+    assert search_bounds("micro_batch", None, None, 3, 2).rungs == 3
     with pytest.raises(SpecError, match="at least the resolution"):
-        Goal(spec=wide_spec(), bounds=bounds_of("sequence_length", 100, None))
+        FrontierSpec(spec=wide_spec(), bounds=search_bounds("sequence_length", 100, None))

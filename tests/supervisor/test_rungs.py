@@ -1,4 +1,4 @@
-"""Rungs of all ranks as one, from the files that a climb leaves behind."""
+"""Rungs of all ranks as one, from the files that a probe leaves behind."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 from harness.contract.diagnosis import Diagnosis, Evidence
 from harness.contract.frontier import Rung
 from harness.contract.heartbeat import HeartbeatWriter
-from harness.search.rungs import measured_climb, read_rungs, rung_json
+from harness.search.rungs import measured_ladder, read_rungs, rung_json
 from tests.engines.specs import make_spec
 
 SPEC = make_spec("fsdp2-reshard", protocol__ladder=[2, 4, 8, 16])
@@ -58,7 +58,7 @@ def test_a_whole_ladder_has_no_end(tmp_path: Path) -> None:
 
 
 def test_a_climb_has_rungs_and_no_speed() -> None:
-    measured = measured_climb([], [Rung(size=2, fits=True, step_time_s=0.5)])
+    measured = measured_ladder([], [Rung(size=2, fits=True, step_time_s=0.5)])
     assert measured.frontier == [{"size": 2, "fits": True, "step_time_s": 0.5}]
     assert measured.tokens_per_s is None
     assert measured.step_time_s is None

@@ -121,7 +121,7 @@ def test_what_only_looks_like_one_studys_results_is_refused_untouched(tmp_path: 
     assert everything(tmp_path) == before
 
 
-def test_climbs_of_a_frontier_belong_to_the_study(tmp_path: Path) -> None:
+def test_probes_of_a_frontier_belong_to_the_study(tmp_path: Path) -> None:
     spec = make_spec("ddp")
     below = f"frontier/cpu-x2/ddp/matched/micro_batch/{spec.run_hash()[:12]}/a1"
     an_attempt(tmp_path / below)
@@ -179,12 +179,12 @@ def test_what_lies_beside_the_listed_logs_is_redacted_too(tmp_path: Path) -> Non
     an_attempt(out)
     (out / "try-1/extra.log").write_text(PRIVATE)
     out.with_name("a1.log").write_text(PRIVATE)
-    climb = tmp_path / "frontier/cpu-x2/ddp/matched/micro_batch.log"
-    climb.parent.mkdir(parents=True)
-    climb.write_text(PRIVATE)
+    probe = tmp_path / "frontier/cpu-x2/ddp/matched/micro_batch.log"
+    probe.parent.mkdir(parents=True)
+    probe.write_text(PRIVATE)
     (out / "k8s.json").write_text(json.dumps({"pod": {"nodeName": "gke-pool-7"}, "log": [PRIVATE], "restarts": 2}))
     assert share(tmp_path) == 1
-    for path in (out / "try-1/extra.log", out.with_name("a1.log"), climb, out / "k8s.json"):
+    for path in (out / "try-1/extra.log", out.with_name("a1.log"), probe, out / "k8s.json"):
         text = path.read_text()
         assert "somebody" not in text, path
         assert "gke-pool-7" not in text, path

@@ -44,7 +44,7 @@ def test_the_target_finds_it_once_and_the_plan_agrees(checkout: Checkout) -> Non
         (row,) = csv.DictReader(file)
     assert (row["platform"], row["config"], row["over"], row["largest_fit"]) == ("cpu-x2", "ddp", "micro_batch", "2")
     written = (checkout.results / PLACE / "frontier.json").stat().st_mtime_ns
-    assert "climbing" not in checkout.run("frontier")
+    assert "probing" not in checkout.run("frontier")
     assert (checkout.results / PLACE / "frontier.json").stat().st_mtime_ns == written
 
     checkout.run("plan")
@@ -57,5 +57,5 @@ def test_the_target_finds_it_once_and_the_plan_agrees(checkout: Checkout) -> Non
         text=True,
         check=True,
     )
-    assert "already finished" in done.stdout, "the plan names the very climbs that the target ran"
+    assert "already finished" in done.stdout, "the plan names the very probes that the target ran"
     assert read_frontier(checkout.results / PLACE / "frontier.json") == found

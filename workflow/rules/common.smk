@@ -17,10 +17,11 @@ if not (getattr(sys.modules.get("harness"), "__file__", None) or "").startswith(
     ]:
         del sys.modules[name]
 
-from dtbench.report.frontier import frontier_targets
+from dtbench.report.frontier_rows import frontier_specs
 from dtbench.study.matrix import load_matrix
 from dtbench.results.store import absent, lost_figures, missing, newer
 from dtbench.workflow import (
+    gpus_of,
     Plan,
     check_writable,
     export_path,
@@ -47,7 +48,7 @@ ABSENT = absent(RECORDS)
 UNTOLD = newer(RECORDS, f"{RESULTS}/diagnoses.json")
 # Which figures there are depends on the records: those that are linked and gone are asked for by name.
 LOST = lost_figures(f"{RESULTS}/report.md")
-FRONTIERS = frontier_targets(MATRIX)
+FRONTIERS = frontier_specs(MATRIX)
 STUDY = {"path": str(MATRIX.path), "root": str(ROOT), "results": RESULTS}
 
 
@@ -97,7 +98,7 @@ def frontier_options_of(wildcards):
 
 
 def frontier_gpus_of(wildcards):
-    return frontier_of(wildcards).gpus
+    return gpus_of(frontier_of(wildcards).spec)
 
 
 def refuse_unwritable():

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from dtbench.report.frontier import write_frontier_plan
+from dtbench.report.frontier_rows import write_frontier_plan
 from dtbench.results.store import write_plan
 from dtbench.script import run
 from dtbench.study.matrix import Matrix

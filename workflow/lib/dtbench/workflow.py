@@ -109,6 +109,11 @@ def nothing_selected(matrix: Matrix, results: Path, rerun: frozenset[str]) -> st
     return f"rerun={asked or ','.join(sorted(rerun))} selects no run; the study's runs are: {there}"
 
 
+def gpus_of(spec: RunSpec) -> int:
+    """GPUs that a run of the spec holds."""
+    return spec.platform.world_size if spec.platform.device == "cuda" else 0
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The wanted attempts by their path below the study's folder, in the order to launch them."""
@@ -141,8 +146,7 @@ class Plan:
 
     def gpus(self, path: str) -> int:
         """GPUs the attempt holds."""
-        platform = self._spec(path).platform
-        return platform.world_size if platform.device == "cuda" else 0
+        return gpus_of(self._spec(path))
 
     def cpus(self, path: str) -> int:
         """Cores to ask a scheduler for that confines a job to them: the platform's, else a usual share per rank."""

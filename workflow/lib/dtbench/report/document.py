@@ -8,7 +8,7 @@ from dtbench.report.advice import choices, recommendations
 from dtbench.report.beside import beside
 from dtbench.report.figures import draw
 from dtbench.report.findings import find_all
-from dtbench.report.frontier import frontier_rows, say_unusable_frontiers
+from dtbench.report.frontier_rows import frontier_rows, say_unusable_frontiers
 from dtbench.report.hardware import machine_rows
 from dtbench.report.render import render
 from dtbench.report.sections import death_rows, kernel_table, platform_sections, provenance, summary_rows, time_rows

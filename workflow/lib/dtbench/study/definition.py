@@ -7,7 +7,7 @@ from harness.contract.bounds import check
 from harness.contract.codec import decode
 from harness.contract.engines import CONFIGS
 from harness.contract.errors import SpecError
-from harness.contract.frontier import Bounds, bounds_of
+from harness.contract.frontier import Bounds, search_bounds
 from harness.contract.spec import Arm, Data, Fault, Optimizer, Protocol
 from harness.contract.variables import check_variables, refuse_secrets
 
@@ -113,15 +113,15 @@ class FrontierChoice(Cells):
     resolution: int | None = None
     """Sizes are multiples of it; null: 1 sequence or 256 tokens."""
     rungs: int = 8
-    """Sizes that one process climbs at most."""
+    """Most sizes that one probe tries."""
     processes: int = 6
-    """Processes per cell at most."""
+    """Most probes per cell."""
 
     ONE_OR_MORE: ClassVar = Bounds.ONE_OR_MORE
 
     def __post_init__(self) -> None:
         Cells.__post_init__(self)
-        bounds_of(self.over, self.limit, self.resolution, self.rungs, self.processes)
+        search_bounds(self.over, self.limit, self.resolution, self.rungs, self.processes)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,4 +1,4 @@
-"""`python -m harness frontier`: run the climbs that find the largest size that fits, and write down what they say."""
+"""`python -m harness frontier`: run the probes that find the largest size that fits, and write down what they found."""
 
 import dataclasses
 import json
@@ -9,11 +9,21 @@ from pathlib import Path
 from harness.contract import exitcodes
 from harness.contract.codec import decode
 from harness.contract.errors import SpecError
-from harness.contract.frontier import Bounds, Frontier, Goal, Over, Predict, Probe, Rung, read_goals, read_one_spec
+from harness.contract.frontier import (
+    Bounds,
+    Frontier,
+    FrontierSpec,
+    Over,
+    Predict,
+    Probe,
+    Rung,
+    read_frontier_plan,
+    read_one_spec,
+)
 from harness.contract.outcome import outcome
 from harness.contract.spec import RunSpec
 from harness.contract.variables import refuse_secrets
-from harness.search.bracket import search
+from harness.search.ladders import search
 from harness.supervisor import folder
 from harness.supervisor.run import execute, exit_status
 from harness.supervisor.say import say
@@ -33,61 +43,63 @@ def frontier(
     predict: Predict,
     given: Sequence[str] = (),
 ) -> int:
-    """Find the frontier of a spec, or of every goal of a plan; returns the exit status.
+    """Find the frontier of a spec, or all frontiers of a plan; returns the exit status.
 
-    `over` and `bounds` are for a spec: a plan says its own, and is refused when options for them are `given`. What does
-    not fit into the budget is left for the next call.
+    `over` and `bounds` are for a spec. A plan sets its own and is refused when options for them are `given`. Whatever
+    does not fit into the budget is left for the next call.
     """
     until_s = time.monotonic() + budget_s
 
     def work() -> int:
-        goals = _goals(path, over, bounds, given)
-        for goal in goals:
-            refuse_secrets(goal.spec.environment)
-        if not goals:
-            say("the plan holds no goal: there is nothing to find")
-        for index, goal in enumerate(goals, start=1):
-            if len(goals) > 1:
-                say(f"[{index}/{len(goals)}] {goal.folder}")
-            _find(goal, out / goal.folder, until_s, predict)
+        frontiers = _wanted(path, over, bounds, given)
+        for wanted in frontiers:
+            refuse_secrets(wanted.spec.environment)
+        if not frontiers:
+            say("the plan holds no frontier: there is nothing to find")
+        for index, wanted in enumerate(frontiers, start=1):
+            if len(frontiers) > 1:
+                say(f"[{index}/{len(frontiers)}] {wanted.folder}")
+            _find(wanted, out / wanted.folder, until_s, predict)
         return exitcodes.RECORD_DELIVERED
 
     return exit_status(work)
 
 
-def _goals(path: Path, over: Over | None, bounds: Callable[[Over], Bounds], given: Sequence[str]) -> tuple[Goal, ...]:
-    goals = read_goals(path)
-    if goals is None:
-        return (_goal(read_one_spec(path), over, bounds),)
+def _wanted(
+    path: Path, over: Over | None, bounds: Callable[[Over], Bounds], given: Sequence[str]
+) -> tuple[FrontierSpec, ...]:
+    frontiers = read_frontier_plan(path)
+    if frontiers is None:
+        return (_of_spec(read_one_spec(path), over, bounds),)
     if given:
         raise SpecError(
-            f"{path}: found a plan together with {', '.join(given)}, which are for a single spec: each goal of a plan "
-            "says its own; leave them out, or change the study and write its plan anew"
+            f"{path}: found a plan together with {', '.join(given)}, which are for a single spec: each frontier of a "
+            "plan sets its own; leave them out, or change the study and write its plan again"
         )
-    return goals
+    return frontiers
 
 
-def _goal(spec: RunSpec, over: Over | None, bounds: Callable[[Over], Bounds]) -> Goal:
+def _of_spec(spec: RunSpec, over: Over | None, bounds: Callable[[Over], Bounds]) -> FrontierSpec:
     axis = over or spec.protocol.ladder_over
     protocol = dataclasses.replace(spec.protocol, ladder_over=axis)
-    return Goal(spec=dataclasses.replace(spec, protocol=protocol), bounds=bounds(axis))
+    return FrontierSpec(spec=dataclasses.replace(spec, protocol=protocol), bounds=bounds(axis))
 
 
-def _find(goal: Goal, out: Path, until_s: float, predict: Predict) -> None:
+def _find(wanted: FrontierSpec, out: Path, until_s: float, predict: Predict) -> None:
     try:
-        found = search(goal.spec, goal.bounds, predict, lambda probe: _execute(probe, out, until_s))
+        found = search(wanted.spec, wanted.bounds, predict, lambda probe: _execute(probe, out, until_s))
     except Cancelled as error:
         if time.monotonic() < until_s:
             raise
-        say(f"{_where(goal)}: left out: {error}; a second call goes on from here")
+        say(f"{_where(wanted)}: left out: {error}; a second call goes on from here")
         return
     folder.write_atomically(out / RESULT, json.dumps(found.to_json(), indent=1) + "\n")
     say(sentence(found))
 
 
-def _where(goal: Goal) -> str:
-    identity, over = goal.spec.identity, goal.spec.protocol.ladder_over
-    return f"{goal.spec.platform.name} {identity.config} {identity.arm} {over}"
+def _where(wanted: FrontierSpec) -> str:
+    identity, over = wanted.spec.identity, wanted.spec.protocol.ladder_over
+    return f"{wanted.spec.platform.name} {identity.config} {identity.arm} {over}"
 
 
 def sentence(found: Frontier) -> str:
@@ -102,7 +114,7 @@ def sentence(found: Frontier) -> str:
 def _execute(spec: RunSpec, out: Path, until_s: float) -> Probe:
     """Run one probe, or take the record of an earlier call."""
     sizes = ", ".join(map(str, spec.protocol.ladder))
-    say(f"climbing {spec.protocol.ladder_over} {sizes}")
+    say(f"probing {spec.protocol.ladder_over} {sizes}")
     for attempt in range(1, ATTEMPTS + 1):
         again = dataclasses.replace(spec, identity=dataclasses.replace(spec.identity, attempt=attempt))
         place = f"{spec.run_hash()[:12]}/a{attempt}"

@@ -7,20 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dtbench.study.definition import FrontierChoice
 from dtbench.study.files import write_text
 from dtbench.study.matrix import Matrix
 from harness.contract.codec import encode
 from harness.contract.errors import SpecError
 from harness.contract.frontier import (
     Frontier,
-    Goal,
-    Goals,
+    FrontierPlan,
+    FrontierSpec,
     Probe,
-    bounds_of,
     predicted_limit,
     probe_spec,
     read_frontier,
+    search_bounds,
 )
 from harness.contract.spec import RunSpec
 from harness.contract.units import GB
@@ -31,53 +30,28 @@ FILE = "frontier.json"
 AGAIN = f"delete its {FILE} and ask for the target frontier again"
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """One frontier to find."""
+def frontier_specs(matrix: Matrix) -> dict[str, FrontierSpec]:
+    """The frontiers that the study asks for, by folder below its results, in the order of the tables.
 
-    spec: RunSpec
-    choice: FrontierChoice
-
-    @property
-    def options(self) -> list[str]:
-        """Options of `python -m harness frontier`."""
-        given = {name: getattr(self.choice, name) for name in ("over", "limit", "resolution", "rungs", "processes")}
-        return [word for name, value in given.items() if value is not None for word in (f"--{name}", str(value))]
-
-    def goal(self, folder: str) -> Goal:
-        """The same as an entry of a plan."""
-        c = self.choice
-        return Goal(
-            spec=self.spec, bounds=bounds_of(c.over, c.limit, c.resolution, c.rungs, c.processes), folder=folder
-        )
-
-    @property
-    def gpus(self) -> int:
-        """GPUs that the search holds."""
-        return self.spec.platform.world_size if self.spec.platform.device == "cuda" else 0
-
-
-def frontier_targets(matrix: Matrix) -> dict[str, Target]:
-    """Folder below the study's results -> target, in the order of the tables.
-
-    Not in the tuned arm, whose settings are known only after its trials.
+    The tuned arm has none: its settings are known only after its trials.
     """
-    targets: dict[str, Target] = {}
+    specs: dict[str, FrontierSpec] = {}
     for choice in matrix.study.frontier:
+        bounds = search_bounds(choice.over, choice.limit, choice.resolution, choice.rungs, choice.processes)
         for cell in matrix.cells:
             if cell.spec is None or cell.arm == "tuned" or not choice.match(cell.platform, cell.config, cell.arm):
                 continue
             protocol = dataclasses.replace(cell.spec.protocol, ladder_over=choice.over)
             spec = dataclasses.replace(cell.spec, protocol=protocol)
             place = f"{FOLDER}/{cell.platform}/{cell.config}/{cell.arm}/{choice.over}"
-            targets.setdefault(place, Target(spec, choice))
-    return targets
+            specs.setdefault(place, FrontierSpec(spec=spec, bounds=bounds, folder=place))
+    return specs
 
 
 def write_frontier_plan(matrix: Matrix, results: Path) -> None:
     """Write frontier-plan.json, which `python -m harness frontier PLAN RESULTS` works through without Snakemake."""
-    goals = [target.goal(place) for place, target in frontier_targets(matrix).items()]
-    write_text(results / "frontier-plan.json", json.dumps(encode(Goals(goals=tuple(goals))), indent=1) + "\n")
+    plan = FrontierPlan(frontiers=tuple(frontier_specs(matrix).values()))
+    write_text(results / "frontier-plan.json", json.dumps(encode(plan), indent=1) + "\n")
 
 
 def frontier_rows(matrix: Matrix, results: Path) -> list[dict[str, Any]]:
@@ -86,16 +60,16 @@ def frontier_rows(matrix: Matrix, results: Path) -> list[dict[str, Any]]:
     A result of another spec, or one that cannot be read, has no numbers: how it ended is that it is missing.
     """
     return [
-        _lost(goal, found.word) if isinstance(found, Unusable) else _row(found, goal)
-        for goal, found in _searched(matrix, results)
+        _lost(wanted, found.word) if isinstance(found, Unusable) else _row(found, wanted)
+        for wanted, found in _searched(matrix, results)
     ]
 
 
 def say_unusable_frontiers(matrix: Matrix, results: Path) -> None:
     """Name every frontier whose result is not shown, one line each, to whoever waits for the tables."""
-    for goal, found in _searched(matrix, results):
+    for wanted, found in _searched(matrix, results):
         if isinstance(found, Unusable):
-            print(f"{goal.folder}/{FILE}: {found.reason}; {AGAIN}")
+            print(f"{wanted.folder}/{FILE}: {found.reason}; {AGAIN}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,33 +80,33 @@ class Unusable:
     reason: str
 
 
-def _searched(matrix: Matrix, results: Path) -> Iterator[tuple[Goal, Frontier | Unusable]]:
-    for place, target in frontier_targets(matrix).items():
-        path, goal = results / place / FILE, target.goal(place)
+def _searched(matrix: Matrix, results: Path) -> Iterator[tuple[FrontierSpec, Frontier | Unusable]]:
+    for wanted in frontier_specs(matrix).values():
+        path = results / wanted.folder / FILE
         if not path.is_file():
             continue
         try:
             found = read_frontier(path)
-            outdated = not all(_is_of(probe, goal.spec) for probe in found.probes)
+            outdated = not all(_is_of(probe, wanted.spec) for probe in found.probes)
         except SpecError as error:
-            yield goal, Unusable("unreadable", str(error).removeprefix(f"{path}:").strip())
+            yield wanted, Unusable("unreadable", str(error).removeprefix(f"{path}:").strip())
             continue
-        yield goal, Unusable("outdated", "of another spec than the study's") if outdated else found
+        yield wanted, Unusable("outdated", "of another spec than the study's") if outdated else found
 
 
 def _is_of(probe: Probe, spec: RunSpec) -> bool:
-    """Whether a probe climbed for this spec: its folder is the hash of what it ran."""
+    """Whether this spec is what the probe ran: the probe's folder is named by its hash."""
     return bool(probe.ladder) and probe.folder.partition("/")[0] == probe_spec(spec, probe.ladder).run_hash()[:12]
 
 
-def _lost(goal: Goal, word: str) -> dict[str, Any]:
+def _lost(wanted: FrontierSpec, word: str) -> dict[str, Any]:
     nothing = Frontier(
-        platform=goal.spec.platform.name,
-        config=goal.spec.identity.config,
-        arm=goal.spec.identity.arm,
-        over=goal.spec.protocol.ladder_over,
-        resolution=goal.bounds.resolution,
-        limit=goal.bounds.limit,
+        platform=wanted.spec.platform.name,
+        config=wanted.spec.identity.config,
+        arm=wanted.spec.identity.arm,
+        over=wanted.spec.protocol.ladder_over,
+        resolution=wanted.bounds.resolution,
+        limit=wanted.bounds.limit,
         largest_fit=None,
         smallest_fail=None,
         predicted=None,
@@ -140,17 +114,17 @@ def _lost(goal: Goal, word: str) -> dict[str, Any]:
         ended=f"{word}; {AGAIN}",
         probes=(),
     )
-    return _row(nothing, goal)
+    return _row(nothing, wanted)
 
 
-def _row(found: Frontier, goal: Goal) -> dict[str, Any]:
+def _row(found: Frontier, wanted: FrontierSpec) -> dict[str, Any]:
     """The numbers of one frontier; the peak and the step's time are those seen at the largest size that fits.
 
     The prediction is today's ledger's, as diagnoses are today's rules': what the search itself went by is in its file.
     """
     predicted = found.predicted
     if found.capacity_bytes is not None:
-        predicted = predicted_limit(goal.spec, goal.bounds, found.capacity_bytes, predicted_peak_bytes)
+        predicted = predicted_limit(wanted.spec, wanted.bounds, found.capacity_bytes, predicted_peak_bytes)
     rungs = [rung for probe in found.probes for rung in probe.rungs]
     best = next((r for r in rungs if r.fits and r.size == found.largest_fit), None)
     fail = next((r for r in rungs if r.fits is False and r.size == found.smallest_fail), None)

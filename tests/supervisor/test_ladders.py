@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 from harness.contract.errors import SpecError
 from harness.contract.frontier import Bounds, Frontier, Probe, Rung, predicted_limit, probe_spec
 from harness.contract.spec import RunSpec
-from harness.search.bracket import Bracket, capacity_bytes, next_ladder, search
-from harness.search.frontier import sentence
+from harness.search.ladders import Known, capacity_bytes, next_ladder, search
+from harness.search.probes import sentence
 from tests.engines.specs import make_spec
 
 SPEC = make_spec("fsdp2-reshard", platform__memory_cap_gib=1.0)
 
 
-def climber(largest: int, *, death: str = "cuda_oom", phase: str = "backward") -> Callable[[RunSpec], Probe]:
+def prober(largest: int, *, death: str = "cuda_oom", phase: str = "backward") -> Callable[[RunSpec], Probe]:
     """A probe on a machine where sizes up to `largest` fit."""
 
-    def climb(spec: RunSpec) -> Probe:
+    def probe(spec: RunSpec) -> Probe:
         ladder = spec.protocol.ladder
         rungs = [Rung(size=size, fits=True) for size in ladder if size <= largest]
         failing = [size for size in ladder if size > largest][:1]
@@ -29,14 +29,14 @@ def climber(largest: int, *, death: str = "cuda_oom", phase: str = "backward") -
         rungs += [Rung(size=size, fits=fits, outcome=death, phase=phase) for size in failing]
         return Probe(folder="x", ladder=ladder, outcome=death if failing else "ok", wall_s=1.0, rungs=tuple(rungs))
 
-    return climb
+    return probe
 
 
 def find(largest: int, bounds: Bounds, predicted: int | None = None, **death: str) -> Frontier:
     def predict(spec: RunSpec) -> int | None:
         return None if predicted is None else spec.data.micro_batch * 2**30 // predicted
 
-    return search(SPEC, bounds, predict, climber(largest, **death))
+    return search(SPEC, bounds, predict, prober(largest, **death))
 
 
 @given(largest=st.integers(1, 200), predicted=st.integers(1, 200), rungs=st.integers(2, 10))
@@ -65,14 +65,14 @@ def test_no_size_is_tried_twice_and_ladders_rise(largest: int, predicted: int | 
 def test_without_a_capacity_sizes_double() -> None:
     spec = make_spec("ddp", platform__accelerator="unheard-of")
     assert capacity_bytes(spec) is None
-    found = search(spec, Bounds(limit=64, resolution=1), lambda _: 1, climber(11))
+    found = search(spec, Bounds(limit=64, resolution=1), lambda _: 1, prober(11))
     assert found.probes[0].ladder == (1, 2, 4, 8, 16, 32, 64)
     assert (found.largest_fit, found.predicted) == (11, None)
 
 
 def test_sequences_step_by_the_resolution() -> None:
     spec = make_spec("fsdp2-reshard", platform__memory_cap_gib=1.0, protocol__ladder_over="sequence_length")
-    found = search(spec, Bounds(limit=32768, resolution=256), lambda s: s.data.sequence_length * 2**17, climber(9000))
+    found = search(spec, Bounds(limit=32768, resolution=256), lambda s: s.data.sequence_length * 2**17, prober(9000))
     assert (found.predicted, found.largest_fit, found.smallest_fail) == (8192, 8960, 9216)
     assert all(size % 256 == 0 for probe in found.probes for size in probe.ladder)
 
@@ -122,9 +122,9 @@ def test_the_prediction_is_the_last_size_below_the_capacity() -> None:
 
 def test_a_ladder_never_leaves_the_bracket() -> None:
     bounds = Bounds(limit=64, resolution=1, rungs=3)
-    assert next_ladder(Bracket(fits=4, fails=6), bounds, None, first=False) == (5,)
-    assert next_ladder(Bracket(fits=10, fails=30), bounds, None, first=False) == (15, 20, 25)
-    assert next_ladder(Bracket(fits=60), bounds, None, first=False) == (64,)
+    assert next_ladder(Known(fits=4, fails=6), bounds, None, first=False) == (5,)
+    assert next_ladder(Known(fits=10, fails=30), bounds, None, first=False) == (15, 20, 25)
+    assert next_ladder(Known(fits=60), bounds, None, first=False) == (64,)
 
 
 @pytest.mark.parametrize("wrong", [{"limit": 0}, {"rungs": 0}, {"processes": 0}, {"resolution": 0}, {"resolution": 65}])

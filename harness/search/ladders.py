@@ -1,8 +1,8 @@
-"""The search for a fit frontier, without a process in it: which sizes to climb next, and when the answer is known.
+"""Decides which ladder the next probe of a fit frontier tries, and when the answer is known. Starts no process.
 
-Building a model takes far longer than two steps of it, so a process climbs a whole ladder of sizes
+Building a model takes far longer than two steps of it, so one probe tries a whole ladder of sizes
 until one does not fit. The first ladder surrounds the predicted limit; each further one divides
-the bracket that is left, until it is one step wide.
+the sizes that are still open, until none is left.
 """
 
 from collections.abc import Callable, Iterable
@@ -24,15 +24,15 @@ OUTSIDE_GIB = 1.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Bracket:
-    """What is known so far, in steps of the resolution."""
+class Known:
+    """What fits and what does not, as far as probes have shown; in multiples of the resolution."""
 
     fits: int = 0
     """0: nothing is known to fit."""
     fails: int | None = None
 
-    def seen(self, rungs: Iterable[Rung], resolution: int) -> "Bracket":
-        """The bracket after a climb."""
+    def seen(self, rungs: Iterable[Rung], resolution: int) -> "Known":
+        """What is known after a probe."""
         fits, fails = self.fits, self.fails
         for rung in rungs:
             steps = rung.size // resolution
@@ -40,20 +40,20 @@ class Bracket:
                 fits = max(fits, steps)
             elif rung.fits is False:
                 fails = steps if fails is None else min(fails, steps)
-        return Bracket(fits=fits, fails=fails)
+        return Known(fits=fits, fails=fails)
 
 
 def search(spec: RunSpec, bounds: Bounds, predict: Predict, run: Callable[[RunSpec], Probe]) -> Frontier:
-    """Climb and divide until the bracket is one step wide; `run` runs one probe."""
+    """Probe until no size is open between the largest that fits and the smallest that does not; `run` runs a probe."""
     capacity = capacity_bytes(spec)
     predicted = None if capacity is None else predicted_limit(spec, bounds, capacity, predict)
     probes: list[Probe] = []
-    bracket, ended = Bracket(), ""
+    known, ended = Known(), ""
     while not ended:
-        ladder = next_ladder(bracket, bounds, predicted, first=not probes)
+        ladder = next_ladder(known, bounds, predicted, first=not probes)
         probes.append(run(probe_spec(spec, ladder)))
-        bracket = bracket.seen(probes[-1].rungs, bounds.resolution)
-        ended = _ended(bracket, bounds, probes)
+        known = known.seen(probes[-1].rungs, bounds.resolution)
+        ended = _ended(known, bounds, probes)
     return Frontier(
         platform=spec.platform.name,
         config=spec.identity.config,
@@ -61,8 +61,8 @@ def search(spec: RunSpec, bounds: Bounds, predict: Predict, run: Callable[[RunSp
         over=spec.protocol.ladder_over,
         resolution=bounds.resolution,
         limit=bounds.limit,
-        largest_fit=bracket.fits * bounds.resolution or None,
-        smallest_fail=bracket.fails and bracket.fails * bounds.resolution,
+        largest_fit=known.fits * bounds.resolution or None,
+        smallest_fail=known.fails and known.fails * bounds.resolution,
         predicted=predicted,
         capacity_bytes=capacity,
         ended=ended,
@@ -70,22 +70,22 @@ def search(spec: RunSpec, bounds: Bounds, predict: Predict, run: Callable[[RunSp
     )
 
 
-def next_ladder(bracket: Bracket, bounds: Bounds, predicted: int | None, *, first: bool) -> tuple[int, ...]:
-    """The sizes to climb next, rising; never one whose answer is known."""
+def next_ladder(known: Known, bounds: Bounds, predicted: int | None, *, first: bool) -> tuple[int, ...]:
+    """The next ladder, rising; never a size whose answer is known."""
     top = bounds.limit // bounds.resolution
-    if bracket.fails is not None:
-        # Evenly spaced inside the bracket; all of them when they are few.
-        width = bracket.fails - bracket.fits
+    if known.fails is not None:
+        # Evenly spaced over the open sizes; all of them when they are few.
+        width = known.fails - known.fits
         count = min(bounds.rungs, width - 1)
-        steps = {bracket.fits + round(width * (i + 1) / (count + 1)) for i in range(count)}
+        steps = {known.fits + round(width * (i + 1) / (count + 1)) for i in range(count)}
     elif first and predicted:
         steps = {round(share * predicted / bounds.resolution) for share in SHARES}
-    elif bracket.fits:
-        steps = {max(bracket.fits + 1, round(growth * bracket.fits)) for growth in GROWTH}
+    elif known.fits:
+        steps = {max(known.fits + 1, round(growth * known.fits)) for growth in GROWTH}
     else:
         steps = {2**i for i in range(bounds.rungs)}
-    upper = top if bracket.fails is None else bracket.fails - 1
-    inside = {min(max(step, bracket.fits + 1), upper) for step in steps}
+    upper = top if known.fails is None else known.fails - 1
+    inside = {min(max(step, known.fits + 1), upper) for step in steps}
     return tuple(step * bounds.resolution for step in sorted(inside)[: bounds.rungs])
 
 
@@ -97,16 +97,16 @@ def capacity_bytes(spec: RunSpec) -> int | None:
     return None if card is None else int((card - OUTSIDE_GIB) * GIB)
 
 
-def _ended(bracket: Bracket, bounds: Bounds, probes: list[Probe]) -> str:
+def _ended(known: Known, bounds: Bounds, probes: list[Probe]) -> str:
     last = probes[-1]
     stopped_by = next((r.outcome for r in last.rungs if r.fits is None), None)
-    if bracket.fails is not None and bracket.fails - bracket.fits <= 1:
-        return "found" if bracket.fits else "nothing"
-    if bracket.fits >= bounds.limit // bounds.resolution:
+    if known.fails is not None and known.fails - known.fits <= 1:
+        return "found" if known.fits else "nothing"
+    if known.fits >= bounds.limit // bounds.resolution:
         return "limit"
     if stopped_by is not None:
         return stopped_by
-    if bracket.fits == 0 and any(r.fits is False and r.phase in ("load", "init") for r in last.rungs):
+    if known.fits == 0 and any(r.fits is False and r.phase in ("load", "init") for r in last.rungs):
         # It died while it was being built: the size of a batch has no part in that.
         return "nothing"
     return "processes" if len(probes) >= bounds.processes else ""
