@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from dtbench.report.document import write_report
-from dtbench.report.inert import markdown
+from dtbench.report.render import markdown
 from dtbench.study.matrix import Matrix
 
 from tests.dtbench.conftest import GPU_STUDY, make_record, run_of, write_record

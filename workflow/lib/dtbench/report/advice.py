@@ -3,10 +3,9 @@
 from collections.abc import Collection
 from typing import Any
 
-from dtbench.report.finding import apart
-from dtbench.results.cells import CellResult
+from dtbench.report.sentences import apart
+from dtbench.results.cells import CellResult, cell_cost
 from dtbench.results.comparison import Results, speed
-from dtbench.results.cost import cell_cost
 from dtbench.results.runs import MISSING
 from dtbench.results.stats import Ratio
 from dtbench.study.matrix import Matrix

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from dtbench.results.cells import collect
-from dtbench.results.comparison import Results, comparable
+from dtbench.results.comparison import OFFLOADING, ON_DEVICE, PARAMETERS_TOO, RESHARDING, Results, comparable
 from dtbench.results.runs import load_runs
 from dtbench.study.matrix import Matrix, load_matrix
 
@@ -27,16 +27,21 @@ def _peak(results: Results, platform: str, arm: str, first: str, second: str) ->
     return {"ratio": peaks[0] / peaks[1], "apart": False} if peaks[0] and peaks[1] else None
 
 
-COMPARISONS: tuple[tuple[str, Compare, str, str], ...] = (
-    ("speed of fsdp2-reshard over zero-3", _speed, "fsdp2-reshard", "zero-3"),
-    ("peak memory of fsdp2-reshard over zero-3", _peak, "fsdp2-reshard", "zero-3"),
-    ("speed of zero-2 over zero-3", _speed, "zero-2", "zero-3"),
-    ("speed of fsdp2-noreshard over fsdp2-reshard", _speed, "fsdp2-noreshard", "fsdp2-reshard"),
-    ("peak memory of fsdp2-noreshard over fsdp2-reshard", _peak, "fsdp2-noreshard", "fsdp2-reshard"),
-    ("speed of fsdp2-reshard over its offload", _speed, "fsdp2-reshard", "fsdp2-reshard-offload"),
-    ("speed of zero-3 over its offload", _speed, "zero-3", "zero-3-offload"),
-)
-"""Name, what is divided, its two configs."""
+def _comparisons() -> tuple[tuple[str, Compare, str, str], ...]:
+    """Name, what is divided, its two configs."""
+    wider = [(keep, free) for free, keep in RESHARDING]
+    asked = [(f"{{}} of {a} over {b}", a, b, True) for a, b in ON_DEVICE]
+    asked += [(f"{{}} of {a} over {b}", a, b, False) for a, b in ((less, more) for more, less in PARAMETERS_TOO)]
+    asked += [(f"{{}} of {a} over {b}", a, b, True) for a, b in wider]
+    asked += [(f"{{}} of {a} over its offload", a, b, False) for a, b in OFFLOADING]
+    return tuple(
+        (title.format(name), compare, a, b)
+        for title, a, b, memory_too in asked
+        for name, compare in (("speed", _speed), ("peak memory", _peak))[: 1 + memory_too]
+    )
+
+
+COMPARISONS = _comparisons()
 
 
 def beside(matrix: Matrix, results: Results, results_folder: Path) -> dict[str, Any]:

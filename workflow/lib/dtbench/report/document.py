@@ -6,19 +6,18 @@ from typing import Any
 
 from dtbench.report.advice import choices, recommendations
 from dtbench.report.beside import beside
+from dtbench.report.details import death_rows, kernel_table, machine_rows, provenance, time_rows, trial_rows
 from dtbench.report.figures import draw
 from dtbench.report.findings import find_all
 from dtbench.report.frontier_rows import frontier_rows, say_unusable_frontiers
-from dtbench.report.hardware import machine_rows
 from dtbench.report.render import render
-from dtbench.report.sections import death_rows, kernel_table, platform_sections, provenance, summary_rows, time_rows
+from dtbench.report.sections import platform_sections, summary_rows
 from dtbench.report.tables import write_tables
 from dtbench.results.cells import CellResult, collect
 from dtbench.results.comparison import Results
 from dtbench.results.deaths import Death, SurvivalLine, find_deaths, memory_needs, survival_lines
 from dtbench.results.rediagnose import load_diagnosed
 from dtbench.results.runs import MISSING, Loaded, readable, say_problems
-from dtbench.results.trials import trial_rows
 from dtbench.study.files import write_text
 from dtbench.study.matrix import Matrix
 from harness.contract.outcome import OUTCOMES

@@ -1,10 +1,11 @@
 """Findings about memory: what precision, offload and the size of the card make of it."""
 
+import itertools
 from collections.abc import Iterable
 
-from dtbench.report.finding import Finding, peak_gb, uncertainty
+from dtbench.report.sentences import Finding, peak_gb, uncertainty
 from dtbench.results.cells import step_time_s
-from dtbench.results.comparison import Results, comparable
+from dtbench.results.comparison import OFFLOADING, ON_DEVICE, Results, comparable
 from dtbench.results.deaths import SurvivalLine
 from dtbench.results.runs import MISSING, Ended
 from harness.contract.units import GB
@@ -15,14 +16,12 @@ from harness.measure.ledger import predict
 MS = 1000
 SAID_GB = 0.1
 """A difference of memory below this is left unsaid."""
-OFFLOADED = {"fsdp2-reshard": "fsdp2-reshard-offload", "zero-3": "zero-3-offload"}
-"""Config -> the same one with parameters and optimizer state in host memory."""
 
 
 def precision(results: Results) -> Iterable[Finding]:
     """How much of that memory difference the numerics alone account for, by the memory ledger's state."""
-    for platform, arm in results.places():
-        fsdp, zero = results.get(platform, "fsdp2-reshard", arm), results.get(platform, "zero-3", arm)
+    for (platform, arm), (first, second) in itertools.product(results.places(), ON_DEVICE):
+        fsdp, zero = results.get(platform, first, arm), results.get(platform, second, arm)
         if fsdp is None or zero is None or fsdp.cell.spec is None or zero.cell.spec is None:
             continue
         if not comparable(fsdp, zero):
@@ -39,7 +38,7 @@ def precision(results: Results) -> Iterable[Finding]:
         over = f"{ranks} rank{'s' if ranks > 1 else ''}"
         per_parameter = [ledger.state * ranks / shape.parameters for ledger in (mine, theirs)]
         moments = [cell.cell.spec.numerics.optimizer_state for cell in (fsdp, zero) if cell.cell.spec]
-        kept = _difference_at_equal_numerics(results, platform) if arm == "defaults" else None
+        kept = _difference_at_equal_numerics(results, platform, first, second) if arm == "defaults" else None
         if kept is not None and measured - kept < SAID_GB:
             # Equal numerics leave the difference as it is: precision is not what makes it.
             continue
@@ -49,8 +48,8 @@ def precision(results: Results) -> Iterable[Finding]:
             kind="precision",
             sentence=(
                 f"{platform}, {arm}: the memory difference is {'partly ' if partly else ''}precision: "
-                f"fsdp2-reshard keeps {per_parameter[0]:.0f} bytes of state per parameter over all ranks ({moments[0]} "
-                f"Adam), zero-3 keeps {per_parameter[1]:.0f} ({moments[1]} Adam). On {over} that alone predicts "
+                f"{first} keeps {per_parameter[0]:.0f} bytes of state per parameter over all ranks ({moments[0]} "
+                f"Adam), {second} keeps {per_parameter[1]:.0f} ({moments[1]} Adam). On {over} that alone predicts "
                 f"{expected:.1f} GB a rank less; {measured:.1f} GB less were measured{rest}. Two different trainings "
                 f"are compared."
             ),
@@ -64,9 +63,9 @@ def precision(results: Results) -> Iterable[Finding]:
         )
 
 
-def _difference_at_equal_numerics(results: Results, platform: str) -> float | None:
-    """GB by which ZeRO-3's peak exceeds FSDP2's in the matched arm."""
-    fsdp, zero = results.get(platform, "fsdp2-reshard", "matched"), results.get(platform, "zero-3", "matched")
+def _difference_at_equal_numerics(results: Results, platform: str, first: str, second: str) -> float | None:
+    """GB by which the second config's peak exceeds the first's in the matched arm."""
+    fsdp, zero = results.get(platform, first, "matched"), results.get(platform, second, "matched")
     if fsdp is None or zero is None or not comparable(fsdp, zero):
         return None
     light, heavy = peak_gb(fsdp), peak_gb(zero)
@@ -76,7 +75,7 @@ def _difference_at_equal_numerics(results: Results, platform: str) -> float | No
 def offload_exchange(results: Results) -> Iterable[Finding]:
     """What each gigabyte that offload gives back costs in speed."""
     for platform, arm in results.places():
-        for config, offloaded in OFFLOADED.items():
+        for config, offloaded in OFFLOADING:
             here, away = results.get(platform, config, arm), results.get(platform, offloaded, arm)
             ratio = results.speed_ratio(here, away)
             if here is None or away is None or ratio is None or here.cell.spec is None:

@@ -1,14 +1,12 @@
 """The report's tables as rows of plain values, in the units they are shown in. No formatting here."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from dtbench.results import cells as c
-from dtbench.results.cells import CellResult, Value
+from dtbench.results.cells import CellResult, Value, cell_cost, platform_hours
 from dtbench.results.comparison import Results
-from dtbench.results.cost import cell_cost, platform_hours
-from dtbench.results.deaths import Death
-from dtbench.results.runs import MISSING, Ended
+from dtbench.results.runs import MISSING
 from dtbench.results.stats import Summary
 from dtbench.study.matrix import Matrix
 from dtbench.study.platforms import PlatformEntry
@@ -33,9 +31,6 @@ FLAGS = {
 
 MOST_REASONS = 3
 """Reasons that a row gives in full."""
-
-TIME_SHARES = ("compute", "comm_exposed", "copy_exposed", "idle")
-"""Parts of a step in the profiled pass; together the whole of it."""
 
 
 def _scaled(summary: Summary | None, factor: float = 1.0) -> dict[str, float] | None:
@@ -169,90 +164,3 @@ def summary_rows(matrix: Matrix, results: Results) -> list[dict[str, Any]]:
                 }
             )
     return rows
-
-
-def time_rows(results: Results) -> list[dict[str, Any]]:
-    """Where a step's time goes, for cells with a profiled pass; percent of the step, mean over runs."""
-    rows = []
-    for (platform, config, arm), result in results.cells.items():
-        means = {name: result.mean(c.profile_value(f"shares.{name}")) for name in TIME_SHARES}
-        shares = {name: share * PERCENT for name, share in means.items() if share is not None}
-        if len(shares) == len(TIME_SHARES):
-            profiled, step = result.mean(c.profiled_step_s), result.mean(c.step_time_s)
-            timed = {name: result.mean(c.timed_share(name)) for name in ("compute", "idle")}
-            rows.append(
-                {
-                    "platform": platform,
-                    "config": config,
-                    "arm": arm,
-                    "nccl_percent": _median(result, c.nccl_share, PERCENT),
-                    "profiled_ms": None if profiled is None else profiled * MS,
-                    "timed_ms": None if step is None else step * MS,
-                    "timed": {name: None if share is None else share * PERCENT for name, share in timed.items()},
-                    **shares,
-                }
-            )
-    return rows
-
-
-def kernel_table(results: Results) -> dict[str, Any]:
-    """What the compute of a step is made of: `kinds`, longest first over all rows, and their milliseconds per row."""
-    rows: list[dict[str, Any]] = []
-    totals: dict[str, float] = {}
-    for (platform, config, arm), result in results.cells.items():
-        kinds = result.kernel_kinds()
-        found = {kind: _median(result, c.profile_value(f"kernel_kinds_s.{kind}"), MS) or 0.0 for kind in kinds}
-        for kind, milliseconds in found.items():
-            totals[kind] = totals.get(kind, 0.0) + milliseconds
-        if found:
-            rows.append({"platform": platform, "config": config, "arm": arm, "ms": found})
-    return {"kinds": sorted(totals, key=lambda kind: -totals[kind]), "rows": rows}
-
-
-def death_rows(deaths: Sequence[Death]) -> list[dict[str, Any]]:
-    """The death table."""
-    return [
-        {
-            "platform": d.platform,
-            "config": d.config,
-            "arm": d.arm,
-            "where": f"r{d.repeat} a{d.attempt} try {d.index}",
-            "needs_gb": None if d.peak_bytes is None else d.peak_bytes / GB,
-            "at_least": d.at_least,
-            "outcome": d.diagnosis.outcome,
-            "confidence": d.diagnosis.confidence,
-            "collectives": d.collectives,
-            "steps": d.steps,
-            "culprit": d.diagnosis.culprit_rank,
-            "exits": d.exits,
-            "sentence": d.diagnosis.sentence or OUTCOMES[d.diagnosis.outcome].sentence,
-            "evidence": encode(d.evidence) if d.evidence and d.evidence.text != d.diagnosis.sentence else None,
-            "folder": d.folder,
-            "advice": d.advice,
-            "cured_by": d.cured_by,
-        }
-        for d in deaths
-    ]
-
-
-def provenance(ended: Iterable[Ended]) -> dict[str, Any]:
-    """Where the numbers come from: sources, versions, devices, commits, dates, counts."""
-    listed = list(ended)
-    environments = [e.record.environment for e in listed if e.record.environment]
-    versions: dict[str, set[str]] = {}
-    for environment in environments:
-        for name, version in environment.versions.items():
-            versions.setdefault(name, set()).add(version)
-    dates = sorted(e.record.started_at for e in listed if e.record.started_at)
-    return {
-        "attempts": len(listed),
-        "tries": sum(len(e.record.tries) for e in listed),
-        "sources": sorted({e.record.source for e in listed if e.record.source}),
-        "versions": {name: sorted(found) for name, found in sorted(versions.items())},
-        "devices": sorted({e.device_name for e in environments if e.device_name}),
-        "commits": sorted({e.git_commit for e in environments if e.git_commit}),
-        "first": dates[0] if dates else None,
-        "last": dates[-1] if dates else None,
-        "notes": sorted({note for e in listed for note in e.record.notes}),
-        "faults": any(e.record.spec.faults for e in listed),
-    }

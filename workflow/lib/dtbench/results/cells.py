@@ -1,21 +1,38 @@
 """Cells: what the runs of one square of the table say together."""
 
+import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
-from dtbench.results.loose import number
 from dtbench.results.machines import Sample
 from dtbench.study.matrix import Cell
+from dtbench.study.platforms import Price
 from dtbench.results.runs import MISSING, Run
 from dtbench.results.stats import Summary, summarize
 from harness.contract.measured import Memory
 from harness.contract.record import Record, Try
 from harness.diagnosis.memory import read_shortage
 
+SECONDS_PER_HOUR = 3600
+TOKENS_PER_UNIT = 1_000_000
+
 Value = Callable[[Record], float | None]
+
+
+def number(plain: Any, *path: str) -> float | None:
+    """The finite number below those keys of what no class describes; None where there is none, or anything else."""
+    for name in path:
+        plain = plain.get(name) if isinstance(plain, dict) else None
+    if isinstance(plain, bool) or not isinstance(plain, int | float):
+        return None
+    try:
+        return float(plain) if math.isfinite(plain) else None
+    except OverflowError:
+        return None
 
 
 def step_time_s(record: Record) -> float | None:
@@ -205,3 +222,21 @@ def collect(loaded: Iterable[tuple[Cell, list[Run]]]) -> dict[tuple[str, str, st
     """(platform, config, arm) -> its result, in table order."""
     results = (CellResult(cell=cell, runs=tuple(runs)) for cell, runs in loaded)
     return {result.key: result for result in results}
+
+
+def usd_per_million_tokens(price: Price | None, speed_tokens_per_s: float | None) -> float | None:
+    """Price per hour over tokens per hour, in US dollars per million tokens."""
+    if price is None or not speed_tokens_per_s:
+        return None
+    return price.usd_per_hour / (speed_tokens_per_s * SECONDS_PER_HOUR) * TOKENS_PER_UNIT
+
+
+def cell_cost(result: CellResult, price: Price | None) -> float | None:
+    """US dollars per million tokens of a cell."""
+    return usd_per_million_tokens(price, result.median(tokens_per_s))
+
+
+def platform_hours(results: list[CellResult]) -> float:
+    """Hours the platform was held by the supervisors of these cells, failed attempts included."""
+    seconds = (e.record.wall_s or 0.0 for r in results for run in r.runs for e in run.ended)
+    return sum(seconds) / SECONDS_PER_HOUR

@@ -9,6 +9,31 @@ from functools import cached_property
 from dtbench.results.cells import CellResult, Value, tokens_per_s
 from dtbench.results.machines import pair, spread
 from dtbench.results.stats import Ratio, noise_floor, paired_ratio
+from harness.contract.engines import CONFIGS, pairs_apart_by
+from harness.contract.engines.descriptor import Config
+
+Pairs = tuple[tuple[str, str], ...]
+"""Names of configs to compare, two by two."""
+
+
+def _names(pairs: Iterable[tuple[Config, Config]]) -> Pairs:
+    return tuple((first.name, second.name) for first, second in pairs)
+
+
+SAME_SHARDING = _names(pair for pair in pairs_apart_by("engine") if pair[0].shards != "nothing")
+"""The same sharding by two engines."""
+ON_DEVICE = tuple(pair for pair in SAME_SHARDING if not CONFIGS[pair[0]].offloads)
+"""The same without what lives in host memory."""
+PARAMETERS_TOO = _names(
+    pair for pair in pairs_apart_by("shards") if [c.shards for c in pair] == ["parameters", "gradients"]
+)
+"""An engine that shards the parameters too, and the same engine that shards all but them."""
+RESHARDING = _names((free, keep) for keep, free in pairs_apart_by("keeps_gathered"))
+"""A config that frees its gathered parameters after forward, and the one that keeps them."""
+OFFLOADING = _names((here, away) for away, here in pairs_apart_by("offloads"))
+"""A config on the device, and the same one with its state in host memory."""
+BASELINES = tuple(config.name for config in CONFIGS.values() if config.baseline)
+"""Plain data parallelism."""
 
 ENOUGH_RUNS = 3
 """Runs from which on a cell's own range is a floor of its own."""
