@@ -112,6 +112,9 @@ class Data:
     """Sequences per rank and micro-step."""
     gradient_accumulation: int = 1
     seed: int = 0
+    tokens: Literal["skewed", "structured"] = "skewed"
+    """`structured`: a few tokens that mostly follow one another in a fixed order, so that the loss falls and the parity
+    gate can compare the fall; `skewed`: the square of a uniform variable, as studies of 2026 had it."""
 
     POSITIVE: ClassVar = ("sequence_length", "micro_batch", "gradient_accumulation")
 

@@ -4,6 +4,11 @@ import torch
 
 from harness.engines.base import Context
 
+ALPHABET = 64
+"""Tokens that `structured` data consists of at most."""
+JUMP_ONE_IN = 8
+"""`structured` data: how often, on average, the next token is any of the alphabet and not the successor."""
+
 
 class Tokens:
     """Seeded token ids, drawn on the CPU so that every device trains on the same ones."""
@@ -13,6 +18,7 @@ class Tokens:
         self._shape = (data.micro_batch, data.sequence_length)
         self._micro_steps, self._world_size, self._rank = data.gradient_accumulation, context.world_size, context.rank
         self._seed, self._vocabulary = data.seed, int(context.spec.model.config["vocab_size"])
+        self._draw = {"skewed": self._skewed, "structured": self._structured}[data.tokens]
         self._device = context.device
         self._generator = torch.Generator()
         self._ready: dict[tuple[int, int], torch.Tensor] = {}
@@ -31,10 +37,27 @@ class Tokens:
     def draw(self, step: int, micro_step: int) -> torch.Tensor:
         """int64 [micro_batch, sequence_length] on the CPU.
 
-        Token ids follow the square of a uniform variable, which is skewed as text is: there is
-        something to learn, and the loss of a healthy run falls.
+        Integers come from a seeded generator, so that every device and engine trains on the same tokens.
         """
         index = (step * self._micro_steps + micro_step) * self._world_size + self._rank
         self._generator.manual_seed(self._seed * 1_000_003 + index)
+        return self._draw()
+
+    def _skewed(self) -> torch.Tensor:
+        """Ids that follow the square of a uniform variable, skewed as text is: the loss falls, slowly."""
         uniform = torch.rand(self._shape, generator=self._generator)
         return uniform.square_().mul_(self._vocabulary).long().clamp_(max=self._vocabulary - 1)
+
+    def _structured(self) -> torch.Tensor:
+        """A few tokens in a fixed cyclic order, with a jump now and then.
+
+        A model learns which tokens there are within tens of steps, and then which one follows: the loss falls fast at
+        any size.
+        """
+        letters = min(ALPHABET, self._vocabulary)
+        starts = torch.randint(letters, self._shape, generator=self._generator)
+        jumps = torch.randint(JUMP_ONE_IN, self._shape, generator=self._generator) == 0
+        places = torch.arange(self._shape[1])
+        last_jumps = torch.where(jumps, places, 0).cummax(1).values
+        letter = (starts.gather(1, last_jumps) + places - last_jumps) % letters
+        return letter * (self._vocabulary // letters)

@@ -150,6 +150,8 @@ class DataChoice(Data):
     """Tokens per sequence."""
     micro_batch: int = 1
     """Sequences per rank and micro-step."""
+    tokens: Literal["skewed", "structured"] = "structured"
+    """What the tokens look like: `structured` has a loss that falls, so that the gate can compare the fall."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
