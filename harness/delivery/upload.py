@@ -4,19 +4,22 @@ Objects below the prefix given on the command line:
 
     pod-<n>.json             uploaded when the n-th pod of the Job starts
     progress.json            {"step", "of", "phase", "at_s", "pod"}, at most every 10 s, without a promise
-    <path>                   every file of the record's list
-    record.json              last, and only if there is none yet: the attempt is finished
-    pods/<n>/record.json     the record of a pod that was taken away, with its files beside it: the Job's
-                             next pod starts clean, so the attempt is not finished
+    pods/<n>/<path>          every file of the record's list; no two pods write the same object
+    record.json              last, and only if there is none yet: the attempt is finished, its files are those
+                             of the pod that it names
+    pods/<n>/record.json     the record of a pod that was taken away: the Job's next pod starts clean, so the
+                             attempt is not finished. Written at once without files, then again with them
 """
 
+import dataclasses
 import json
 import os
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from google.api_core import exceptions as api
 from google.auth import exceptions as auth
@@ -28,15 +31,21 @@ from requests import exceptions as http
 from harness.contract.errors import DeliveryError, SpecError
 from harness.contract.record import Record, parse_record
 from harness.contract.spec import RunSpec
-from harness.supervisor.folder import RECORD
+from harness.supervisor.folder import RECORD, text_of
 from harness.supervisor.progress import Progress
 from harness.supervisor.say import say
+from harness.supervisor.signals import Cancelled
 
+T = TypeVar("T")
 RESUMABLE_FROM_BYTES = 8 * 2**20
 PARALLEL = 8
 PROGRESS_EVERY_S = 10.0
 REQUEST_TIMEOUT_S = 60.0
 PODS_AT_MOST = 1000
+CREDENTIALS_VARIABLE, CREDENTIALS_PATIENCE_S = "HARNESS_CREDENTIALS_PATIENCE_S", 300.0
+"""On a fresh node the metadata server may refuse for a while, and IAM answers 403 while a grant spreads."""
+ASK_AGAIN_S = 5.0
+WITHOUT_FILES = "The pod was taken away before the files beside this record were uploaded."
 FAULTS = (api.GoogleAPIError, auth.GoogleAuthError, http.RequestException, OSError)
 """What the client library lets through once its own retries are used up."""
 HOPELESS = (api.NotFound, api.Forbidden, api.Unauthorized, api.BadRequest, auth.GoogleAuthError)
@@ -46,25 +55,57 @@ HOPELESS = (api.NotFound, api.Forbidden, api.Unauthorized, api.BadRequest, auth.
 class Bucket:
     """One attempt's place in a bucket. Every call raises DeliveryError when the bucket stays out of reach."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, interrupted: Callable[[], bool] = lambda: False) -> None:
         scheme, _, rest = url.partition("://")
         name, _, prefix = rest.partition("/")
         if scheme != "gs" or not name:
             raise SpecError(f"--upload: found {url!r}, expected gs://BUCKET/PREFIX")
         self.url = url.rstrip("/")
-        self._prefix = prefix.strip("/")
-        try:
-            if os.environ.get("STORAGE_EMULATOR_HOST"):
-                client = storage.Client(project="emulator", credentials=AnonymousCredentials())  # type: ignore[no-untyped-call]
-            else:
-                client = storage.Client()
-        except (auth.GoogleAuthError, OSError) as error:
-            raise DeliveryError(f"{self.url}: no credentials: {_words(error)}; use workload identity") from None
-        self._bucket = client.bucket(name)
+        self._name, self._prefix = name, prefix.strip("/")
+        self._interrupted = interrupted
+        self._lock = threading.Lock()
+        self._bucket: Any = None
+        self._pod: int | None = None
+        """This pod's number, once it is known."""
+        self._delivering = False
+
+    def _opened(self) -> Any:
+        with self._lock:
+            if self._bucket is None:
+                if os.environ.get("STORAGE_EMULATOR_HOST"):
+                    client = storage.Client(project="emulator", credentials=AnonymousCredentials())  # type: ignore[no-untyped-call]
+                else:
+                    client = storage.Client(project=None)  # objects need no project
+                self._bucket = client.bucket(self._name)
+            return self._bucket
+
+    def _patiently(self, work: Callable[[], T]) -> T:
+        """Do `work`, again and again while credentials or permission are missing that may only be late."""
+        end_s: float | None = None
+        while True:
+            try:
+                return work()
+            except FAULTS as error:
+                if not _late(error):
+                    raise
+                now_s = time.monotonic()
+                if end_s is None:
+                    patience_s = float(os.environ.get(CREDENTIALS_VARIABLE) or CREDENTIALS_PATIENCE_S)
+                    end_s = now_s + patience_s
+                    say(f"{self.url}: {_words(error)}; asking again for {patience_s:.0f} s")
+                if now_s >= end_s:
+                    raise
+                pause_end_s = min(now_s + ASK_AGAIN_S, end_s)
+                while time.monotonic() < pause_end_s:
+                    if self._interrupted():
+                        if self._delivering:  # what was measured is on the log: the refusal is what matters
+                            raise
+                        raise Cancelled("a signal came while the bucket gave no access") from None
+                    time.sleep(0.1)
 
     def _bucket_is_there(self, patience_s: float) -> bool:
         try:
-            return bool(self._bucket.exists(timeout=_request_s(patience_s), retry=_retry(patience_s)))
+            return bool(self._opened().exists(timeout=_request_s(patience_s), retry=_retry(patience_s)))
         except FAULTS:
             # Writers of objects are often not allowed to look at the bucket itself.
             return True
@@ -72,7 +113,9 @@ class Bucket:
     def delivered(self, spec: RunSpec, patience_s: float) -> Record | None:
         """The record that is there already. Raises DeliveryError when it is that of another spec."""
         try:
-            raw = self._blob(RECORD).download_as_bytes(timeout=_request_s(patience_s), retry=_retry(patience_s))
+            raw = self._patiently(
+                lambda: self._blob(RECORD).download_as_bytes(timeout=_request_s(patience_s), retry=_retry(patience_s))
+            )
             record = parse_record(json.loads(raw))
         except api.NotFound as error:
             if not self._bucket_is_there(patience_s):
@@ -82,49 +125,65 @@ class Bucket:
             raise DeliveryError(f"{self.url}/{RECORD}: cannot be read: {_words(error)}") from error
         except (ValueError, SpecError) as error:
             raise DeliveryError(f"{self.url}/{RECORD}: not a record: {error}; move it away") from None
-        if record.spec_hash != spec.hash():
-            found, expected = record.spec_hash[:12], spec.hash()[:12]
+        found, expected = {record.spec_hash[:12], record.spec.hash()[:12]}, spec.hash()[:12]
+        if found != {expected}:
             raise DeliveryError(
-                f"{self.url}/{RECORD}: found the record of spec {found}, expected none or of {expected}"
+                f"{self.url}/{RECORD}: found the record of spec {' and '.join(sorted(found))}, "
+                f"expected none or of {expected}"
             )
         return record
 
     def announce(self, patience_s: float) -> int:
-        """Say that a pod starts, and learn the how-manieth of its Job it is."""
+        """Say that a pod starts; returns this pod's ordinal within its Job."""
         stated = os.environ.get("HARNESS_POD", "")
         text = json.dumps({"started_at_s": time.time(), "pod": os.environ.get("HARNESS_POD_NAME")})
         first = int(stated) if stated.isdigit() else 1
         for number in range(first, PODS_AT_MOST):
             try:
-                self._put(f"pod-{number}.json", text, patience_s, if_generation_match=0)
+                self._patiently(lambda: self._put(f"pod-{number}.json", text, patience_s, if_generation_match=0))  # noqa: B023
             except api.PreconditionFailed:
-                if stated.isdigit():
-                    return number
-                continue
+                if not stated.isdigit():
+                    continue
             except FAULTS as error:
                 raise DeliveryError(f"{self.url}: cannot be written: {_words(error)}") from error
+            self._pod = number
             return number
         raise DeliveryError(f"{self.url}: {PODS_AT_MOST} pods have started here; the Job is not getting anywhere")
 
-    def deliver(self, out: Path, record: Record, text: str, patience_s: float) -> None:
-        """Upload the files, then the record; a record already there counts as delivered."""
-        below = f"pods/{record.pod}/" if record.outcome == "preemption" else ""
+    def deliver(self, out: Path, record: Record, patience_s: float) -> None:
+        """Upload the files below this pod's own folder, then the record; a record already there stays."""
+        self._delivering = True
+        taken = record.outcome == "preemption"
         end_s = time.monotonic() + patience_s
-        if not below and self.delivered(record.spec, patience_s):
+        if not taken and self.delivered(record.spec, patience_s):
             say(f"{self.url}/{RECORD} is there already, from another pod of this run; left as it is")
             return
+        if self._pod is None:
+            record = dataclasses.replace(record, pod=self.announce(patience_s))
+        below = f"pods/{record.pod}/"
         try:
-            with ThreadPoolExecutor(PARALLEL) as pool:
-                list(pool.map(lambda f: self._file(out / f.path, below + f.path, end_s), record.files))
-            self._put(below + RECORD, text, _left_s(end_s), if_generation_match=0)
+            if taken:
+                # The node may be gone in seconds: the smallest, most important object first.
+                bare = dataclasses.replace(record, files=(), notes=(*record.notes, WITHOUT_FILES))
+                self._put(below + RECORD, text_of(bare), _left_s(end_s))
+            self._patiently(lambda: self._files(out, record, below, end_s))
+            if taken:
+                self._put(below + RECORD, text_of(record), _left_s(end_s))
+            else:
+                self._put(RECORD, text_of(record), _left_s(end_s), if_generation_match=0)
         except api.PreconditionFailed:
-            if not below:
-                self.delivered(record.spec, _left_s(end_s))
-            say(f"{self.url}/{below}{RECORD} came from another pod of this run meanwhile; left as it is")
+            self.delivered(record.spec, _left_s(end_s))
+            say(f"{self.url}/{RECORD} came from another pod of this run meanwhile; left as it is")
         except FAULTS as error:
             raise DeliveryError(
                 f"{self.url}: not uploaded: {_words(error)}; the record is on the line above"
             ) from error
+
+    def _files(self, out: Path, record: Record, below: str, end_s: float) -> None:
+        """Upload a record's files, the smallest first."""
+        files = sorted(record.files, key=lambda f: f.size_bytes)
+        with ThreadPoolExecutor(PARALLEL) as pool:
+            list(pool.map(lambda f: self._file(out / f.path, below + f.path, end_s), files))
 
     def put_progress(self, text: str) -> None:
         """Overwrite progress.json, once, without a retry."""
@@ -140,7 +199,7 @@ class Bucket:
         left_s = _left_s(end_s)
         blob.upload_from_filename(str(path), timeout=_request_s(left_s), retry=_retry(left_s))
 
-    def _put(self, name: str, text: str, left_s: float, if_generation_match: int) -> None:
+    def _put(self, name: str, text: str, left_s: float, if_generation_match: int | None = None) -> None:
         self._blob(name).upload_from_string(
             text,
             "application/json",
@@ -150,7 +209,7 @@ class Bucket:
         )
 
     def _blob(self, name: str) -> Any:
-        return self._bucket.blob(f"{self._prefix}/{name}" if self._prefix else name)
+        return self._opened().blob(f"{self._prefix}/{name}" if self._prefix else name)
 
 
 class ProgressUploader:
@@ -183,6 +242,12 @@ class ProgressUploader:
             if latest != sent:
                 self._bucket.put_progress(json.dumps(latest | {"pod": self._pod}))
                 sent = latest
+
+
+def _late(error: BaseException) -> bool:
+    """Whether a refusal may be of a grant or a metadata server that comes late."""
+    cause = error.cause if isinstance(error, api.RetryError) else error
+    return isinstance(cause, (api.Forbidden, api.Unauthorized, auth.GoogleAuthError))
 
 
 def hopeless(error: DeliveryError) -> bool:

@@ -1,5 +1,6 @@
 """`python -m harness run`: from a spec file to a delivered record and an exit status."""
 
+import os
 import sys
 import time
 import traceback
@@ -21,8 +22,8 @@ from harness.supervisor.signals import Cancelled, Signals
 if TYPE_CHECKING:
     from harness.delivery.upload import Bucket
 
-SPOT_GRACE_S = 25.0
-"""A Spot node is gone about this long after SIGTERM: by then the record must have left it."""
+GRACE_VARIABLE, GRACE_S = "HARNESS_GRACE_S", 15.0
+"""A Spot node is gone about this long after SIGTERM unless its pool says more: by then the record must have left."""
 START_PATIENCE_S = 20.0
 DELIVERY_PATIENCE_S = 900.0
 
@@ -33,7 +34,13 @@ def run(spec_path: Path, out: Path, upload: str | None) -> int:
     def work() -> int:
         spec = read_one_spec(spec_path)
         refuse_secrets(spec.environment)
-        record = execute(spec, out, upload)
+        try:
+            record = execute(spec, out, upload)
+        except Cancelled as error:
+            if upload is None:
+                raise
+            say(f"{error}: another pod must do the work")
+            return exitcodes.PREEMPTED
         return exitcodes.PREEMPTED if upload and record.outcome == "preemption" else exitcodes.RECORD_DELIVERED
 
     return exit_status(work)
@@ -66,8 +73,8 @@ def execute(spec: RunSpec, out: Path, upload: str | None = None, until_s: float 
     DeliveryError when the record cannot be written or uploaded.
     """
     out = out.resolve()
-    bucket = _bucket(upload)
     with Signals() as signals, folder.locked(out, signals):
+        bucket = _bucket(upload, signals)
         record = folder.finished(out, spec)
         if record is not None:
             say(f"{out}: already finished: {summary(record)}")
@@ -109,12 +116,12 @@ def _new_record(spec: RunSpec, out: Path, bucket: "Bucket | None", signals: Sign
     return record
 
 
-def _bucket(upload: str | None) -> "Bucket | None":
+def _bucket(upload: str | None, signals: Signals) -> "Bucket | None":
     if upload is None:
         return None
     from harness.delivery.upload import Bucket
 
-    return Bucket(upload)
+    return Bucket(upload, lambda: signals.cancelled is not None)
 
 
 def _delivered_before(bucket: "Bucket", spec: RunSpec) -> Record | None:
@@ -145,6 +152,7 @@ def _deliver(bucket: "Bucket", out: Path, record: Record, signals: Signals) -> N
     say(folder.RECORD_LINE + folder.one_line(record))
     patience_s = DELIVERY_PATIENCE_S
     if signals.received_s is not None:
-        patience_s = SPOT_GRACE_S - 1 - (time.monotonic() - signals.received_s)
-    bucket.deliver(out, record, folder.text_of(record), patience_s)
+        grace_s = float(os.environ.get(GRACE_VARIABLE) or GRACE_S)
+        patience_s = grace_s - 1 - (time.monotonic() - signals.received_s)
+    bucket.deliver(out, record, patience_s)
     say(f"delivered to {bucket.url}")

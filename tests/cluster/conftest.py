@@ -130,6 +130,8 @@ def new_clone(cluster: Cluster, kube: Kube, bucket: FaultyBucket, tmp_path: Path
             "SNAKEMAKE_GKE_BUCKET": f"gs://{NAME}/lab",
             "SNAKEMAKE_GKE_POLL_INTERVAL": "1",
             "SNAKEMAKE_GKE_STATUS_INTERVAL": "2",
+            # As if access were never late: a bucket that refuses is told at once.
+            "SNAKEMAKE_GKE_CREDENTIALS_PATIENCE": "3",
         }
         clones.append(Clone(tmp_path / f"clone{len(clones) + 1}", environment | settings))
         return clones[-1]

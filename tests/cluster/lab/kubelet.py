@@ -43,7 +43,6 @@ class Node:
                     "node.kubernetes.io/instance-type": self.machine_type,
                     "topology.kubernetes.io/zone": "us-central1-a",
                     "cloud.google.com/gke-accelerator": self.accelerator,
-                    "cloud.google.com/gke-accelerator-count": str(self.gpus),
                     "cloud.google.com/gke-nodepool": "l4-us-central1-a",
                     "cloud.google.com/gke-spot": "true",
                 }

@@ -1,5 +1,7 @@
 """One attempt on its way through the cluster, and what it needs next: pure."""
 
+import dataclasses
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
@@ -29,8 +31,15 @@ class Attempt:
     """Whether this client has seen or made its Job."""
     ran: bool = False
     """Whether a pod of it has been seen to run."""
+    recorded: bool = False
+    """Whether its record is in the bucket."""
+    checked: str = ""
+    """uid of the Job that was found to be this run's own."""
+    replaced: str = ""
+    """uid of the Job that this client has deleted in order to make it anew."""
     vanished_at_s: float | None = None
     stuck_at_s: float | None = None
+    denied_at_s: float | None = None
     damaged: int = 0
     """Polls in which its end could not be made sense of."""
     held: str = ""
@@ -48,6 +57,11 @@ class Attempt:
         i = self.spec.identity
         tail = f" a{i.attempt}" if i.attempt > 1 else ""
         return f"{self.spec.platform.name} {i.config} {i.arm} r{i.repeat}{tail}"
+
+    def at(self, number: int) -> "Attempt":
+        """Another attempt of the same run."""
+        identity = dataclasses.replace(self.spec.identity, attempt=number)
+        return Attempt(dataclasses.replace(self.spec, identity=identity), self.folder.with_name(f"a{number}"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,3 +98,11 @@ def last_pod_record(attempt: Attempt, blobs: Iterable[str]) -> str | None:
     numbers = [n.removeprefix(start).split("/")[0] for n in blobs if n.startswith(start) and n.endswith(f"/{RECORD}")]
     last = max((int(n) for n in numbers if n.isdigit()), default=None)
     return None if last is None else f"pods/{last}/{RECORD}"
+
+
+def later_attempts(attempt: Attempt, blobs: Iterable[str]) -> list[Attempt]:
+    """Later attempts of the same run that have left a record: a rerun from another clone made them."""
+    run = attempt.remote.rpartition("/")[0]
+    found = (re.fullmatch(rf"{re.escape(run)}/a(\d{{1,6}})/{re.escape(RECORD)}", name) for name in blobs)
+    numbers = sorted(int(match[1]) for match in found if match)
+    return [attempt.at(number) for number in numbers if number > attempt.spec.identity.attempt]

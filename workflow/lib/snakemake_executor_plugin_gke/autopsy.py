@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,7 +19,7 @@ from harness.contract.record import RECORD_VERSION, Record
 from harness.contract.spec import RunSpec
 
 from . import collect, status
-from .errors import RemoteError
+from .errors import Refused, RemoteError
 
 Json = dict[str, Any]
 TAIL_LINES = 2000
@@ -29,7 +30,7 @@ EXIT_OUTCOMES = {CONFIG: "config_error", DELIVERY: "upload_failed"}
 """What the supervisor's own exit codes mean; every other end is the diagnosis' to judge."""
 
 
-class Morgue(Protocol):
+class Source(Protocol):
     """The part of the Kubernetes client that an autopsy needs."""
 
     namespace: str
@@ -38,27 +39,73 @@ class Morgue(Protocol):
 
     def events(self, about: str = ...) -> list[Json]: ...
 
-    def node(self, name: str) -> Json | None: ...
-
     def log(self, pod: str, tail_lines: int) -> str | None: ...
 
 
-def gather(cluster: Morgue, name: str, job: Json | None, *, with_log: bool = True) -> Json:
-    """Everything Kubernetes still knows about a Job. Raises Unavailable, Refused."""
-    pods = cluster.pods(f"batch.kubernetes.io/job-name={name}")
-    last = status.newest(pods)
-    names = {name} | {p["metadata"]["name"] for p in pods}
-    events = [e for e in cluster.events("type!=") if e["involvedObject"].get("name") in names]
-    log = cluster.log(last["metadata"]["name"], TAIL_LINES) if last and with_log else None
-    return {
-        "job": {"name": name, "status": (job or {}).get("status")},
-        "pod": _slim(last) if last else None,
-        "pods": [_slim(p) for p in pods],
-        "nodes": {n: _node(cluster.node(n)) for n in sorted({p["spec"].get("nodeName") or "" for p in pods} - {""})},
-        "events": sorted(events, key=status.event_time),
-        "log_tail": log.splitlines() if log is not None else None,
-        "cloud_logging": logging_query(cluster.namespace, name),
-    }
+class Morgue:
+    """What Kubernetes knows about many Jobs that are over, for at most one LIST a poll: first pods, then events."""
+
+    def __init__(self, cluster: Source, refused: Callable[[str], None]) -> None:
+        self._cluster, self._refused = cluster, refused
+        self._lock = threading.Lock()
+        self._selector = ""
+        self._pods: dict[str, list[Json]] = {}
+        """Pods by Job, of Jobs that were over when they were listed."""
+        self._events: dict[str, list[Json]] = {}
+        self._fresh: dict[str, list[Json]] | None = None
+        """Pods as listed in this poll."""
+        self._asked = False
+
+    def new_poll(self, selector: str) -> None:
+        """Another poll begins. Raises Unavailable, when events are due and do not come."""
+        with self._lock:
+            self._selector, self._asked, self._fresh = selector, False, None
+            if due := {name for name in self._pods if name not in self._events}:
+                self._asked = True
+                self._list_events(due)
+
+    def facts(self, name: str, job: Json | None, *, with_log: bool = True) -> Json | None:
+        """Everything known about a Job; None: ask again in the next poll. Raises Unavailable."""
+        with self._lock:
+            if name not in self._pods:
+                if self._fresh is None:
+                    if self._asked:
+                        return None
+                    self._asked, self._fresh = True, self._list_pods()
+                self._pods[name] = self._fresh.get(name, [])
+            if name not in self._events:
+                return None
+            pods, events = self._pods.pop(name), self._events.pop(name)
+        last = status.newest(pods)
+        log = self._cluster.log(last["metadata"]["name"], TAIL_LINES) if last and with_log else None
+        return {
+            "job": {"name": name, "status": (job or {}).get("status")},
+            "pod": last,
+            "pods": pods,
+            "events": sorted(events, key=status.event_time),
+            "log_tail": log.splitlines() if log is not None else None,
+            "cloud_logging": logging_query(self._cluster.namespace, name),
+        }
+
+    def _list_pods(self) -> dict[str, list[Json]]:
+        pods: dict[str, list[Json]] = {}
+        try:
+            for pod in self._cluster.pods(self._selector):
+                pods.setdefault(status.job_of(pod), []).append(_slim(pod))
+        except Refused as error:
+            self._refused(f"{error}; the facts about failed runs lack their pods")
+        return pods
+
+    def _list_events(self, due: set[str]) -> None:
+        about = {p["metadata"]["name"]: name for name in due for p in self._pods[name]} | {name: name for name in due}
+        found: dict[str, list[Json]] = {name: [] for name in due}
+        try:
+            for event in self._cluster.events("type!="):
+                if name := about.get(event["involvedObject"].get("name")):
+                    found[name].append(event)
+        except Refused as error:
+            self._refused(f"{error}; the facts about failed runs lack their events")
+        self._events |= found
 
 
 def logging_query(namespace: str, name: str) -> str:
@@ -70,10 +117,24 @@ def logging_query(namespace: str, name: str) -> str:
     )
 
 
-def fill_log(facts: Json, read: Callable[[str], list[str] | None]) -> None:
+def read_cloud_log(query: str) -> list[str] | None:
+    """The last lines a query finds, oldest first; None without the library, the permission or an entry."""
+    try:
+        from google.cloud import logging  # optional: pip install google-cloud-logging
+    except ImportError:
+        return None
+    try:
+        entries = logging.Client().list_entries(filter_=query, order_by=logging.DESCENDING, max_results=TAIL_LINES)
+        lines = [str(entry.payload) for entry in entries]
+    except Exception:  # the query is printed for a person, who will see what is wrong
+        return None
+    return lines[::-1] or None
+
+
+def fill_log(facts: Json) -> None:
     """Complete facts without a log from Cloud Logging, when its client library is installed."""
     if facts["log_tail"] is None:
-        facts["log_tail"] = read(facts["cloud_logging"])
+        facts["log_tail"] = read_cloud_log(facts["cloud_logging"])
 
 
 def conclude(facts: Json, spec: RunSpec, folder: Path) -> Record:
@@ -123,8 +184,19 @@ def _made(facts: Json, spec: RunSpec) -> Record:
     )
 
 
+LOST = "Its pod delivered a record, but record and log are gone: deleted, or the bucket's prefix has changed."
+
+
 def diagnose(facts: Json) -> Diagnosis:
-    """How the run ended, as far as Kubernetes, the supervisor's exit code and the log tell."""
+    """How the run ended, as far as Kubernetes, the supervisor's exit code and the log tell; never `ok`."""
+    found = _judged(facts)
+    if found.outcome != "ok":
+        return found
+    # Exit status 0 says that a record was delivered, whatever it says. Without one nothing is ok.
+    return Diagnosis(outcome="unknown", confidence="low", evidence=found.evidence, sentence=LOST)
+
+
+def _judged(facts: Json) -> Diagnosis:
     code = next((s["terminated"].get("exitCode") for s in _states(facts) if "terminated" in s), None)
     log = facts["log_tail"] or []
     if code in EXIT_OUTCOMES:
@@ -164,13 +236,3 @@ def _slim(pod: Json) -> Json:
     metadata = {k: pod["metadata"].get(k) for k in ("name", "uid", "creationTimestamp", "deletionTimestamp")}
     spec = {"nodeName": pod["spec"].get("nodeName"), "image": pod["spec"]["containers"][0].get("image")}
     return {"kind": "Pod", "metadata": metadata, "spec": spec, "status": pod.get("status") or {}}
-
-
-def _node(node: Json | None) -> Json | None:
-    if node is None:
-        return None
-    return {
-        "labels": node["metadata"].get("labels"),
-        "taints": node["spec"].get("taints"),
-        "conditions": (node.get("status") or {}).get("conditions"),
-    }

@@ -13,7 +13,7 @@ from google.cloud import storage
 from google.cloud.storage.exceptions import DataCorruption
 from google.cloud.storage.retry import DEFAULT_RETRY
 
-from .errors import Expired, Refused, Unavailable
+from .errors import Damaged, Denied, Expired, Missing, Refused, Unavailable
 
 TIMEOUT_S = (5.0, 15.0)
 RETRY: Retry = DEFAULT_RETRY.with_timeout(20.0)
@@ -36,12 +36,14 @@ class Bucket:
         self.calls: dict[str, int] = {}
         self._prefix = f"{prefix.rstrip('/')}/" if prefix.rstrip("/") else ""
         try:
-            self._client = storage.Client()
-        except auth.GoogleAuthError as error:
+            # Reading objects needs no project, and a machine may have no default one.
+            client = storage.Client(project=None)
+        except (auth.GoogleAuthError, OSError, ValueError) as error:
             raise Refused(
                 f"bucket {self.url}: no credentials: {error} (run gcloud auth application-default login)"
             ) from None
-        self._bucket = self._client.bucket(name)
+        self._client = client
+        self._bucket = client.bucket(name)
 
     def list(self, study: str, names: tuple[str, ...]) -> dict[str, Blob]:
         """Objects below a study whose last part is one of `names`, in one LIST a page of 1000 objects."""
@@ -59,23 +61,32 @@ class Bucket:
                     blobs[relative] = Blob(relative, int(blob.generation or 0))
         return blobs
 
-    def read(self, name: str) -> bytes:
-        """The content of a small object. Raises Unavailable, Refused."""
+    def read(self, name: str, limit_bytes: int) -> bytes:
+        """The content of an object. Raises Unavailable, Refused; Damaged when it is larger than `limit_bytes`."""
         with _sorted_errors(self, f"read {name}"):
-            content: bytes = self._blob(name).download_as_bytes(timeout=TIMEOUT_S, retry=RETRY)
+            # Asks for one byte more than allowed: an object that is too large is never held in memory.
+            try:
+                content: bytes = self._blob(name).download_as_bytes(end=limit_bytes, timeout=TIMEOUT_S, retry=RETRY)
+            except api.RequestRangeNotSatisfiable:  # an empty object has no first byte
+                content = b""
+        if len(content) > limit_bytes:
+            raise Damaged(f"{name}: larger than the {limit_bytes} bytes that such a file may have")
         return content
 
-    def fetch(self, name: str, path: Path) -> None:
-        """Download an object, its checksum verified, to `path`. Raises Unavailable, Refused."""
+    def fetch(self, name: str, path: Path, size_bytes: int) -> None:
+        """Download an object of a known size to `path`, no more than one byte above it. Raises Unavailable, Refused."""
         with _sorted_errors(self, f"read {name}"):
-            self._blob(name).download_to_filename(str(path), timeout=TIMEOUT_S, retry=RETRY)
+            try:
+                self._blob(name).download_to_filename(str(path), end=size_bytes, timeout=TIMEOUT_S, retry=RETRY)
+            except api.RequestRangeNotSatisfiable:
+                path.touch()
 
     def _blob(self, name: str) -> Any:
         return self._bucket.blob(f"{self._prefix}{name}")
 
 
 class _sorted_errors:
-    """Turns the client library's many exceptions into Unavailable and Refused."""
+    """Turns the client library's many exceptions into those of errors.py."""
 
     def __init__(self, bucket: Bucket, what: str) -> None:
         self._bucket, self._what = bucket, what
@@ -90,9 +101,11 @@ class _sorted_errors:
         text = f"bucket {self._bucket.url}: {self._what}: {_words(error)}"
         match error:
             case api.Forbidden() | api.Unauthorized():
-                raise Refused(
-                    f"{text}: permission denied: the account needs roles/storage.objectUser on the bucket"
+                raise Denied(
+                    f"{text}: permission denied: the account needs roles/storage.objectViewer on the bucket"
                 ) from None
+            case api.NotFound() if self._what.startswith("read"):
+                raise Missing(f"{text}: the object was listed or is in a record, but is gone now") from None
             case api.NotFound():
                 raise Refused(f"{text}: not found: check --gke-bucket") from None
             case auth.RefreshError():

@@ -3,70 +3,124 @@
 import hashlib
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
 from harness.contract.errors import SpecError
 from harness.contract.parts import part_of, remove_leftovers
-from harness.contract.record import Record, parse_record
+from harness.contract.record import File, Record, parse_record
 from harness.contract.spec import RunSpec
 
-from .errors import RemoteError
+from .errors import Damaged, Missing
 
-CHUNK_BYTES = 1 << 20
-
-
-class Damaged(RemoteError):
-    """What the bucket holds does not match its record."""
+RECORD_BYTES = 16 * 2**20
+"""A record of hundreds of ranks and thousands of steps has a few MiB; parsing takes several times its size."""
+NAME_BYTES = 255 - 40
+"""Longest name of a file, less what its unfinished copy adds."""
+ANEW = "to run it anew delete {} there and its Job"
 
 
 class Source(Protocol):
     """The part of the bucket that collecting needs."""
 
-    def read(self, name: str) -> bytes: ...
+    def read(self, name: str, limit_bytes: int) -> bytes: ...
 
-    def fetch(self, name: str, path: Path) -> None: ...
+    def fetch(self, name: str, path: Path, size_bytes: int) -> None: ...
 
 
-def collect(source: Source, remote: str, record_name: str, folder: Path, spec: RunSpec) -> Record:
+def collect(
+    source: Source, remote: str, record_name: str, folder: Path, spec: RunSpec,
+    ready: Callable[[Record], bool] = lambda record: True,
+) -> Record | None:  # fmt: skip
     """Copy the attempt at `remote` into `folder`, record.json last and each file atomically.
 
-    `record_name` is the object that holds the record, below `remote`. Files already there with the
-    right checksum are not fetched again. Raises Unavailable, Refused, Damaged.
+    `record_name` is the object that holds the record, below `remote`. Files already there with the right checksum
+    are not fetched again. `ready` is asked before the record is written: a record says that all the rest is there.
+    Returns None when it is not ready. Raises Unavailable, Refused, Damaged.
     """
-    raw = source.read(f"{remote}/{record_name}")
+    raw = source.read(f"{remote}/{record_name}", RECORD_BYTES)
     record = check_record(raw, spec, f"{remote}/{record_name}")
-    base = str(Path(record_name).parent)
+    check_paths(record, f"{remote}/{record_name}")
     remove_leftovers(list(folder.rglob(".*.part")))
+    # Each pod uploads below its own folder; older versions put a finished attempt's files beside its record.
+    below = Path(record_name).parent.as_posix()
+    places = [f"{remote}/pods/{record.pod}", remote] if below == "." else [f"{remote}/{below}"]
     for file in record.files:
-        target = _inside(folder, file.path)
-        if target.exists() and _sha256(target) == file.sha256:
-            continue
-        target.parent.mkdir(parents=True, exist_ok=True)
-        part = part_of(target)
         try:
-            source.fetch(f"{remote}/{file.path}" if base == "." else f"{remote}/{base}/{file.path}", part)
-            if (found := _sha256(part)) != file.sha256:
-                raise Damaged(
-                    f"{remote}/{file.path}: found sha256 {found[:12]}..., record says {file.sha256[:12]}...: the "
-                    f"bucket's copy is damaged or was overwritten; to run it anew delete {remote}/ there and its Job"
-                )
-            part.replace(target)
-        finally:
-            part.unlink(missing_ok=True)
+            places = _fetched(source, places, file, folder)
+        except (IsADirectoryError, NotADirectoryError, FileExistsError) as error:
+            raise Damaged(
+                f"{remote}/{file.path}: cannot be written below {folder}: {error.strerror}: {error.filename}"
+            ) from None
+    if not ready(record):
+        return None
     write_atomically(folder / "record.json", raw)
     return record
+
+
+def _fetched(source: Source, places: list[str], file: File, folder: Path) -> list[str]:
+    """Fetch one file from the first of `places` that has it; returns where the rest is to be looked for."""
+    target = folder / file.path
+    if target.is_file() and _sha256(target) == file.sha256:
+        return places
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = part_of(target)
+    try:
+        for place in places:
+            try:
+                source.fetch(f"{place}/{file.path}", part, file.size_bytes)
+            except Missing:
+                if place == places[-1]:
+                    raise
+                continue
+            if (found := _sha256(part)) != file.sha256:
+                raise Damaged(
+                    f"{place}/{file.path}: found sha256 {found[:12]}..., record says {file.sha256[:12]}...: "
+                    f"the bucket's copy is damaged or was overwritten; {ANEW.format(places[-1] + '/')}"
+                )
+            part.replace(target)
+            return [place]
+        return places
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def check_record(raw: bytes | str, spec: RunSpec, where: str) -> Record:
     """Decode a record and hold it against the spec it must belong to. Raises Damaged."""
     try:
         record = parse_record(json.loads(raw))
-    except (ValueError, SpecError) as error:
-        raise Damaged(f"{where}: not a record: {error}; to run it anew delete it and its Job") from None
+    except (ValueError, SpecError, RecursionError) as error:
+        raise Damaged(f"{where}: not a record: {error}; {ANEW.format('it')}") from None
     if record.spec_hash != spec.hash():
         raise Damaged(f"{where}: found a record of spec {record.spec_hash[:12]}, expected {spec.hash()[:12]}")
+    if (found := record.spec.hash()) != record.spec_hash:
+        raise Damaged(f"{where}: the record says spec {record.spec_hash[:12]}, but the spec inside is {found[:12]}")
     return record
+
+
+def check_paths(record: Record, where: str) -> None:
+    """Refuse a record whose files cannot all lie below one folder, each under its own name. Raises Damaged."""
+    files: set[tuple[str, ...]] = set()
+    folders: set[tuple[str, ...]] = set()
+    for file in record.files:
+        parts = Path(file.path).parts
+        above = {parts[:n] for n in range(1, len(parts))}
+        why = None
+        if Path(file.path).is_absolute() or ".." in parts:
+            why = "lies outside the attempt's folder"
+        elif not parts or not file.path.isprintable():
+            why = "is not the name of a file"
+        elif max(len(p.encode()) for p in parts) > NAME_BYTES:
+            why = f"has a name of more than {NAME_BYTES} bytes"
+        elif parts in files or parts in (("record.json",), ("k8s.json",)):
+            why = "is there twice"
+        elif parts in folders or above & files:
+            why = "is a file and a folder at once"
+        if why:
+            raise Damaged(f"{where}: lists {file.path[:80]!r}, which {why}; {ANEW.format('the record')}")
+        files.add(parts)
+        folders |= above
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -86,13 +140,6 @@ def write_atomically(path: Path, content: bytes) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write JSON atomically, readable and with a final newline."""
     write_atomically(path, (json.dumps(value, indent=1, sort_keys=True) + "\n").encode())
-
-
-def _inside(folder: Path, relative: str) -> Path:
-    target = folder / relative
-    if Path(relative).is_absolute() or ".." in Path(relative).parts:
-        raise Damaged(f"record lists {relative!r}, which lies outside the attempt's folder")
-    return target
 
 
 def _sha256(path: Path) -> str:

@@ -10,12 +10,24 @@ class Unavailable(RemoteError):
 
 
 class Refused(RemoteError):
-    """A definite no (400, 401, 403, 404, 422): asking again changes nothing until somebody acts."""
+    """A definite no (400, 403, 404, 422): asking again changes nothing until somebody acts."""
 
 
 class Full(Unavailable):
-    """No room at present (a quota of the namespace): asking again when others are done is right."""
+    """No room at present (a quota of the namespace): asking again when other runs are done is right."""
 
 
 class Expired(Refused):
     """Credentials are missing or expired (401): asking again is right once somebody has renewed them."""
+
+
+class Denied(Refused):
+    """Permission denied (403): right after a grant it may still come, for IAM takes minutes to spread it."""
+
+
+class Missing(Refused):
+    """The object or the Job asked for does not exist (404)."""
+
+
+class Damaged(RemoteError):
+    """What the bucket holds does not match its record."""

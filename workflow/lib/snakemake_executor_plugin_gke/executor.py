@@ -20,11 +20,16 @@ from harness.contract.spec import parse_spec
 from .attempt import RECORD, Attempt, Ended
 from .errors import RemoteError
 from .fleet import Fleet
-from .manifests import write_manifests
+from .manifest import check_platform, write_manifests
 from .settings import ExecutorSettings, check_settings
+from .telling import inert
 
 DETACH_S = 1.0
 """How long a detaching client waits for a poll that is under way."""
+CREATE_S = 30.0
+"""How long a client that deletes its Jobs waits for the answers to those that it is making."""
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+NAMED = 3
 TICK_S = 0.1
 
 
@@ -62,7 +67,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         except RemoteError as error:
             for attempt in attempts:  # not submitted, so there is nothing to leave behind
                 del self._infos[attempt.name]
-            raise WorkflowError(str(error)) from None
+            raise WorkflowError(inert(str(error))) from None
         over = {e.attempt.name for e in ended}
         for attempt in attempts:
             if attempt.name not in over:
@@ -95,10 +100,29 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
             return
         self.logger.debug(f"gke: calls: {json.dumps(self._fleet.calls())}")
         if self.settings.on_exit == "cancel":
-            self.logger.info(f"gke: deleting {len(names)} unfinished Jobs (--gke-on-exit cancel)")
-            self._fleet.cancel(names)
+            self._delete(names)
         else:
-            self.logger.info(f"gke: detached; {len(names)} Jobs go on; the same command adopts them")
+            self._fleet.halt(DETACH_S)
+            self.logger.info(f"gke: {self._fleet.left(names)}")
+
+    def _delete(self, names: list[str]) -> None:
+        """Delete unfinished Jobs. Another signal is answered and does not end it; a third one does."""
+        assert self._fleet is not None
+        again, stop = threading.Event(), threading.Event()
+
+        def answer(number: int, frame: object) -> None:
+            if again.is_set():
+                stop.set()
+            again.set()
+            self.logger.info("gke: still deleting Jobs; one more signal leaves the rest as they are")
+
+        for name in SIGNALS:
+            signal.signal(name, answer)
+        self.logger.info(f"gke: deleting {len(names)} unfinished Jobs (--gke-on-exit cancel)")
+        self._fleet.halt(CREATE_S)
+        if left := self._fleet.cancel(names, stop):
+            named = ", ".join(left[:NAMED]) + (f" and {len(left) - NAMED} more" if len(left) > NAMED else "")
+            self.logger.info(f"gke: {len(left)} Jobs were not deleted: {named}; the same command adopts them")
 
     def shutdown(self) -> None:
         """End the poll thread without waiting for a call that hangs."""
@@ -160,6 +184,8 @@ def _attempt(job: Any, params: dict[str, Any]) -> Attempt:
     if len(records) != 1:
         raise WorkflowError(f"rule {job.name}: expected one output named record.json, found {len(records)}")
     try:
-        return Attempt(parse_spec(params["spec"]), records[0].parent)
+        spec = parse_spec(params["spec"])
+        check_platform(spec)
     except SpecError as error:
         raise WorkflowError(f"rule {job.name}: params.spec: {error}") from None
+    return Attempt(spec, records[0].parent)

@@ -4,7 +4,6 @@ Level-triggered: what to do follows from what is there now, never from what this
 having done, so that a client that died anywhere is replaced by the next one without a trace.
 """
 
-import contextlib
 import json
 import threading
 import time
@@ -13,11 +12,11 @@ from multiprocessing.pool import ThreadPool
 from typing import Any
 
 from harness.contract.errors import SpecError
-from harness.contract.record import Record
 
-from . import autopsy, collect, status
-from .attempt import PROGRESS, RECORD, Action, Attempt, Ended, decide, last_pod_record
-from .errors import Expired, Full, Refused, RemoteError, Unavailable
+from . import adopt, status
+from .attempt import PROGRESS, RECORD, Action, Attempt, Ended, decide
+from .ends import Ends
+from .errors import Denied, Expired, Full, Refused, RemoteError, Unavailable
 from .manifest import render_manifest, selector
 from .settings import ExecutorSettings
 from .status import Phase
@@ -25,11 +24,10 @@ from .telling import Teller, explain
 
 Json = dict[str, Any]
 PARALLEL = 8
-"""Requests under way at once while creating Jobs and fetching files."""
-VANISHED_S, NEVER_RAN_S = 60.0, 5.0
-"""Beyond its grace period, how long the pod of a deleted Job may take to deliver a last record; and if none ran."""
-DAMAGED_POLLS = 3
-"""Polls in which an attempt's end makes no sense before it is given up: a record that contradicts its files."""
+"""Requests under way at once while creating Jobs, and as many while fetching files."""
+COLLECT_S = 2.0
+"""How long a poll waits for results that are being fetched: no Job waits for them to be made."""
+PROGRESS_BYTES = 65536
 
 
 class Fleet:
@@ -38,8 +36,13 @@ class Fleet:
     def __init__(self, cluster: Any, bucket: Any, settings: ExecutorSettings, say: Callable[[str], object]) -> None:
         self._cluster, self._bucket, self._settings = cluster, bucket, settings
         self._tell = Teller(say)
+        self._ends = Ends(cluster, bucket, settings, self._tell, self._troubled)
         self._attempts: dict[str, Attempt] = {}
         self._lock = threading.Lock()
+        self._halted = threading.Event()
+        self._unanswered: set[str] = set()
+        """Jobs whose creation is under way."""
+        self._looked = False
         self._explained_at_s = float("-inf")
         self._hurt = False
         """Whether anything failed to answer in this poll."""
@@ -69,17 +72,47 @@ class Fleet:
                 if not self._hurt:
                     self._tell.well("cluster or bucket")
 
-    def cancel(self, names: Iterable[str]) -> None:
-        """Delete Jobs; those that cannot be deleted are named."""
+    def halt(self, patience_s: float) -> None:
+        """Make no more Jobs; wait a little for the answers to requests that are under way."""
+        self._halted.set()
+        end_s = time.monotonic() + patience_s
+        while self._unanswered and time.monotonic() < end_s:
+            time.sleep(0.05)
+
+    def left(self, names: Sequence[str]) -> str:
+        """What a client that leaves now leaves behind, and what the next one will do about it."""
+        if not self._looked:
+            return f"left before the first look at the cluster: of {len(names)} runs, Jobs that exist go on"
+        mine = [self._attempts[n] for n in names]
+        exist = sum(a.seen and not a.recorded for a in mine)
+        recorded, open_ = sum(a.recorded for a in mine), len(self._unanswered)
+        unmade = len(mine) - exist - recorded - open_
+        does = [f"adopts {'them' if exist == len(mine) else f'the {exist}'}"] if exist else []
+        does += [f"makes the other {unmade}" if exist else f"makes all {unmade}"] if unmade else []
+        does += [f"collects {recorded} results"] if recorded else []
+        begun = f"{open_} more may exist: the API server has not answered yet; " if open_ else ""
+        missing = f", {unmade} were not made" if unmade and exist else ""
+        jobs = f"{exist} Jobs go on{missing}" if exist else "no Job was made"
+        return f"detached; {jobs}; {begun}the same command {' and '.join(does) or 'goes on'}"
+
+    def cancel(self, names: Sequence[str], stop: threading.Event) -> list[str]:
+        """Delete Jobs until `stop` is set; those that could not be deleted are named, those left are returned."""
+        left = set(names)
 
         def delete(name: str) -> None:
+            if stop.is_set():
+                return
             try:
                 self._cluster.delete(name)
+                left.discard(name)
             except RemoteError as error:
                 self._tell.line(f"{name} goes on: {error}")
 
-        with ThreadPool(PARALLEL) as pool:
-            pool.map(delete, names, 1)
+        pool = ThreadPool(PARALLEL)  # daemon threads, not waited for: a request may hang
+        result = pool.map_async(delete, names, 1)
+        while not result.ready() and not stop.is_set():
+            result.wait(0.1)
+        return sorted(left)
 
     def calls(self) -> dict[str, int]:
         """Requests made so far, by what was asked."""
@@ -98,25 +131,18 @@ class Fleet:
         blobs: Json = {}
         for study in sorted(studies):
             blobs |= self._bucket.list(study, (RECORD, PROGRESS))
-        todo: dict[Action, list[Attempt]] = {action: [] for action in Action}
-        for attempt in attempts:
-            job = jobs.get(attempt.name)
-            todo[decide(attempt.seen, job, f"{attempt.remote}/{RECORD}" in blobs)].append(attempt)
-            if job is not None:
-                attempt.seen, attempt.vanished_at_s = True, None
-                attempt.ran |= status.phase(job) is Phase.RUNNING
+        todo, ended = self._sorted(attempts, jobs, blobs)
         if first:
             made, kept, done = (len(todo[a]) for a in (Action.CREATE, Action.WAIT, Action.COLLECT))
             self._tell.line(f"{len(attempts)} runs: {made} Jobs to create, {kept} to adopt, {done} results to collect")
+            self._say_later(attempts, jobs)
+        todo[Action.CREATE] += self._replace(todo[Action.WAIT], jobs)
         full = threading.Event()
         # Daemon threads: a client that detaches does not wait for a request that hangs.
         with ThreadPool(PARALLEL) as pool:
-            ended = pool.map(
-                self._safely(lambda a: self._collect(a, RECORD, jobs.get(a.name))), todo[Action.COLLECT], 1
-            )
             ended += pool.map(lambda a: self._create(a, full, must_succeed), todo[Action.CREATE], 1)
-        ended += map(self._safely(lambda a: self._vanished(a, blobs)), todo[Action.VANISHED])
-        ended += map(self._safely(lambda a: self._over(a, jobs[a.name], blobs)), todo[Action.AUTOPSY])
+        self._ends.begin(todo, selector(studies), jobs, blobs)
+        ended += self._ends.ended(None if must_succeed else COLLECT_S)
         held = {a.label: status.Reason(a.held) for a in todo[Action.CREATE] if a.held and not a.seen}
         try:
             ended += self._explain(todo[Action.WAIT], jobs, blobs, held)
@@ -124,82 +150,108 @@ class Fleet:
             self._troubled(error)
         return [e for e in ended if e is not None]
 
-    def _safely(self, act: Callable[[Attempt], Ended | None]) -> Callable[[Attempt], Ended | None]:
-        """An act about one attempt of which no surprise keeps the others from their ends."""
+    def _sorted(
+        self, attempts: Sequence[Attempt], jobs: dict[str, Json], blobs: Json
+    ) -> tuple[dict[Action, list[Attempt]], list[Ended | None]]:
+        """What each attempt needs; attempts whose name another Job has are ended."""
+        todo: dict[Action, list[Attempt]] = {action: [] for action in Action}
+        ended: list[Ended | None] = []
+        for attempt in attempts:
+            job = jobs.get(attempt.name)
+            attempt.recorded = f"{attempt.remote}/{RECORD}" in blobs
+            if job is not None and not attempt.recorded and (why := self._foreign(attempt, job)):
+                ended.append(self._ends.failed(attempt, why))
+                continue
+            todo[decide(attempt.seen, job, attempt.recorded)].append(attempt)
+            if job is not None and job["metadata"]["uid"] != attempt.replaced:
+                attempt.seen, attempt.vanished_at_s = True, None
+                attempt.ran |= status.phase(job) is Phase.RUNNING
+        self._looked = True
+        return todo, ended
 
-        def safe(attempt: Attempt) -> Ended | None:
-            try:
-                return act(attempt)
-            except (Unavailable, Expired, OSError) as error:  # OSError: the disk of this machine
-                self._troubled(error)
-                return None
-            except Exception as error:
-                attempt.damaged += 1
-                known = isinstance(error, RemoteError)
-                words = str(error) if known else f"{type(error).__name__}: {error}"
-                return self._failed(attempt, words) if attempt.damaged >= DAMAGED_POLLS else None
+    def _foreign(self, attempt: Attempt, job: Json) -> str | None:
+        """Why the Job of this name is not this run's; each Job is checked once."""
+        if attempt.checked == job["metadata"]["uid"]:
+            return None
+        why = adopt.foreign(job, attempt.spec)
+        if why is None:
+            attempt.checked = job["metadata"]["uid"]
+        return why
 
-        return safe
+    def _say_later(self, attempts: Sequence[Attempt], jobs: dict[str, Json]) -> None:
+        for attempt in attempts:
+            if number := adopt.elsewhere(jobs.values(), attempt.spec):
+                self._tell.line(
+                    f"attempt {number} of {attempt.label} is in the cluster already, from another clone: once this one "
+                    f"has the record of attempt {attempt.spec.identity.attempt}, --config rerun=failed adopts it"
+                )
+
+    def _replace(self, waiting: Sequence[Attempt], jobs: dict[str, Json]) -> list[Attempt]:
+        """Say which Jobs were made with other settings; delete those to be made anew, and return them."""
+        groups: dict[str, list[Attempt]] = {}
+        for attempt in waiting:
+            job = jobs[attempt.name]
+            leaving = job["metadata"]["uid"] == attempt.replaced or status.phase(job) is Phase.DELETING
+            if not leaving and (different := adopt.differences(job, self._settings)):
+                groups.setdefault(adopt.told(different), []).append(attempt)
+        anew: list[Attempt] = []
+        if not groups:
+            return anew
+        pods: list[Json] = []
+        if self._settings.replace_waiting and any(
+            not adopt.started(jobs[a.name], ()) for group in groups.values() for a in group
+        ):
+            pods = self._cluster.pods(selector({a.spec.identity.study for a in waiting}))
+        for words, group in groups.items():
+            idle = [a for a in group if not adopt.started(jobs[a.name], pods)]
+            self._tell.differences(words, len(group), len(idle), idle[0].name if idle else "", self._settings)
+            if self._settings.replace_waiting:
+                anew += [a for a in idle if self._deleted(a, jobs[a.name])]
+        return anew
+
+    def _deleted(self, attempt: Attempt, job: Json) -> bool:
+        try:
+            if not self._cluster.delete(attempt.name, unchanged=job):
+                return False  # it has started meanwhile
+        except RemoteError as error:
+            self._troubled(error)
+            return False
+        attempt.replaced, attempt.seen, attempt.checked = job["metadata"]["uid"], False, ""
+        return True
 
     def _create(self, attempt: Attempt, full: threading.Event, must_succeed: bool) -> Ended | None:
-        if full.is_set() and attempt.held:
+        if self._halted.is_set() or (full.is_set() and attempt.held):
             return None
+        self._unanswered.add(attempt.name)
         try:
-            made = self._cluster.create(render_manifest(attempt.spec, self._settings))
+            if self._cluster.create(render_manifest(attempt.spec, self._settings)):
+                attempt.seen = True
+            elif job := self._cluster.job(attempt.name):
+                return self._met(attempt, job)
         except Full as error:
             if must_succeed:
                 raise
             full.set()
             attempt.held = str(error)
-            return None
-        except (Unavailable, Expired) as error:
+        except (Unavailable, Expired, Denied) as error:
             if must_succeed:
                 raise
             self._troubled(error)
-            return None
         except (Refused, SpecError) as error:
-            return self._failed(attempt, str(error))
-        attempt.seen = True
-        if not made:
-            self._tell.about(attempt.name, f"adopted: {attempt.label}: another client has just made its Job")
+            return self._ends.failed(attempt, str(error))
+        finally:
+            self._unanswered.discard(attempt.name)
         return None
 
-    def _collect(self, attempt: Attempt, record_name: str, job: Json | None) -> Ended:
-        record = collect.collect(self._bucket, attempt.remote, record_name, attempt.folder, attempt.spec)
-        if record.outcome != "ok" and job is not None:
-            with contextlib.suppress(Refused):  # an account that may not see pods or events still gets its records
-                facts = autopsy.gather(self._cluster, attempt.name, job, with_log=False)
-                collect.write_json(attempt.folder / "k8s.json", facts)
-        return self._finished(attempt, record)
-
-    def _vanished(self, attempt: Attempt, blobs: Json) -> Ended | None:
-        if attempt.vanished_at_s is None:
-            attempt.vanished_at_s = time.monotonic()
-        if last := last_pod_record(attempt, blobs):
-            return self._collect(attempt, last, None)
-        patience_s = self._settings.grace_period + VANISHED_S if attempt.ran else NEVER_RAN_S
-        if time.monotonic() - attempt.vanished_at_s < patience_s:
+    def _met(self, attempt: Attempt, job: Json) -> Ended | None:
+        """A Job of the name was there first: the one just deleted, another client's of this run, or a stranger's."""
+        if job["metadata"]["uid"] == attempt.replaced or status.phase(job) is Phase.DELETING:
             return None
-        return self._failed(attempt, "its Job was deleted and left no record; the same command creates it anew")
-
-    def _over(self, attempt: Attempt, job: Json, blobs: Json) -> Ended | None:
-        if last := last_pod_record(attempt, blobs):
-            return self._collect(attempt, last, job)
-        try:
-            facts = autopsy.gather(self._cluster, attempt.name, job)
-        except Refused as error:
-            return self._failed(attempt, f"{status.failure_words(job)}; no record, no autopsy: {error}")
-        return self._concluded(attempt, facts)
-
-    def _concluded(self, attempt: Attempt, facts: Json) -> Ended:
-        from .cloudlog import read_log
-
-        autopsy.fill_log(facts, read_log)
-        record = autopsy.conclude(facts, attempt.spec, attempt.folder)
-        if facts["log_tail"] is None:
-            self._tell.line(f"{attempt.label}: its pod's log is gone from the cluster; in Cloud Logging it is")
-            self._tell.line(f"  gcloud logging read '{facts['cloud_logging']}'")
-        return self._finished(attempt, record)
+        if why := self._foreign(attempt, job):
+            return self._ends.failed(attempt, why)
+        attempt.seen = True
+        self._tell.about(attempt.name, f"adopted: {attempt.label}: another client has just made its Job")
+        return None
 
     def _explain(
         self, attempts: Sequence[Attempt], jobs: dict[str, Json], blobs: Json, held: dict[str, status.Reason]
@@ -215,22 +267,14 @@ class Fleet:
             self._tell.waiting(held)
             return []
         pods = self._cluster.pods(selector({a.spec.identity.study for a in attempts}))
-        reasons = explain(mine, pods, self._cluster.events())
+        try:
+            events = self._cluster.events()
+        except Denied as error:
+            events = []
+            self._tell.about("events", f"{error}; why runs wait is told without events")
+        reasons = explain(mine, pods, events)
         self._tell.waiting({a.label: reasons[a.name] for a in attempts if a.name in reasons} | held)
-        return [self._stuck(a, reasons.get(a.name), jobs[a.name]) for a in attempts]
-
-    def _stuck(self, attempt: Attempt, reason: status.Reason | None, job: Json) -> Ended | None:
-        if reason is None or not reason.stuck:
-            attempt.stuck_at_s = None
-            return None
-        if attempt.stuck_at_s is None:
-            attempt.stuck_at_s = time.monotonic()
-        if time.monotonic() - attempt.stuck_at_s < self._settings.start_patience:
-            return None
-        facts = autopsy.gather(self._cluster, attempt.name, job)
-        # Left alone, it would hold its node forever, and the next attempt could not have it.
-        self._cluster.delete(attempt.name)
-        return self._concluded(attempt, facts)
+        return [self._ends.stuck(a, reasons.get(a.name), jobs[a.name]) for a in attempts]
 
     def _progress(self, attempt: Attempt, blob: Any) -> None:
         if blob is None or blob.generation == attempt.progress:
@@ -239,21 +283,10 @@ class Fleet:
             return
         attempt.progress = blob.generation
         try:
-            at = json.loads(self._bucket.read(blob.name))
+            at = json.loads(self._bucket.read(blob.name, PROGRESS_BYTES))
             step, of, phase, pod = int(at["step"]), int(at["of"]), str(at["phase"]), int(at.get("pod", 1))
-        except (RemoteError, ValueError, KeyError, TypeError):  # only a progress line; the next one may do
+        except (RemoteError, ValueError, KeyError, TypeError, AttributeError):  # the next one may do
             return
         again = f", pod {pod} of this run" if pod > 1 else ""
-        where = f"step {step}/{of}" if 0 < step <= of else phase
+        where = f"step {step}/{of}" if 0 < step <= of else phase[:40]
         self._tell.about(attempt.name, f"running: {attempt.label} ({where}{again})")
-
-    def _finished(self, attempt: Attempt, record: Record) -> Ended:
-        measured = record.measured
-        speed = f", {measured.tokens_per_s:.0f} tok/s" if measured and measured.tokens_per_s else ""
-        why = f": {record.diagnosis.sentence}" if record.outcome != "ok" and record.diagnosis.sentence else ""
-        self._tell.about(attempt.name, f"finished: {attempt.label}: {record.outcome}{speed}{why}")
-        return Ended(attempt)
-
-    def _failed(self, attempt: Attempt, why: str) -> Ended:
-        self._tell.about(attempt.name, f"no result: {attempt.label}: {why}")
-        return Ended(attempt, f"{attempt.name}: {why}")

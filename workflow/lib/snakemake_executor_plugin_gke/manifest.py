@@ -4,7 +4,9 @@ import functools
 import hashlib
 import json
 import re
+from collections.abc import Iterable
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from harness.contract.codec import canonical
@@ -12,11 +14,20 @@ from harness.contract.errors import SpecError
 from harness.contract.exitcodes import CONFIG, DELIVERY, PREEMPTED
 from harness.contract.spec import RunSpec
 
+from .collect import write_atomically
 from .settings import ExecutorSettings
 
 MANAGED_BY = "snakemake-executor-plugin-gke"
 LABEL = "dtbench"
 """Prefix of our labels and annotations."""
+SPEC_HASH, MADE_WITH = f"{LABEL}/spec-hash", f"{LABEL}/made-with"
+JOB_SETTINGS = (
+    "image", "bucket", "service_account", "queue", "priority_class", "secret", "backoff_limit", "ttl", "grace_period",
+    "credentials_patience",
+)  # fmt: skip
+"""Settings that a Job keeps from the moment it is made."""
+CPU_RANK_GIB, CPU_BASE_GIB = 2, 2
+"""Memory of a rank that computes on a CPU and of its supervisor, for platforms that state none."""
 ANNOTATIONS_LIMIT_BYTES = 256 * 1024
 """All annotations of one object together (Kubernetes API: TotalAnnotationSizeLimitB)."""
 
@@ -40,7 +51,7 @@ def labels_of(spec: RunSpec) -> dict[str, str]:
         f"{LABEL}/config": label_value(spec.identity.config),
         f"{LABEL}/run": spec.run_hash()[:12],
         f"{LABEL}/attempt": str(spec.identity.attempt),
-        f"{LABEL}/spec-hash": spec.hash()[:40],
+        SPEC_HASH: spec.hash()[:40],
     }
 
 
@@ -55,21 +66,45 @@ def attempt_url(bucket: str, spec: RunSpec) -> str:
     return f"{bucket.rstrip('/')}/{spec.identity.study}/{spec.path()}"
 
 
-def _memory(spec: RunSpec) -> dict[str, str | None]:
-    gib = spec.platform.memory_gib
-    if gib is None:
-        return {"container": None, "shm": "8Gi"}
-    # /dev/shm counts against the container's memory, so it may take a part of it and no more.
-    return {"container": f"{int(gib * 1024)}Mi", "shm": f"{max(64, int(gib * 1024) // 4)}Mi"}
+def made_with(settings: ExecutorSettings) -> dict[str, str]:
+    """What shapes a Job beside its spec: the settings, and the template by its digest."""
+    digest = hashlib.sha256(_template_text().encode()).hexdigest()[:12]
+    return {name: str(getattr(settings, name)) for name in JOB_SETTINGS} | {"template": digest}
 
 
-def _node_selector(spec: RunSpec, settings: ExecutorSettings) -> dict[str, str]:
+def check_platform(spec: RunSpec) -> None:
+    """Refuse a GPU platform whose Job would ask for no GPU and land on any node. Raises SpecError."""
+    platform = spec.platform
+    missing = [name for name in ("gke_accelerator", "machine_type") if not getattr(platform, name)]
+    if platform.device == "cuda" and missing:
+        raise SpecError(
+            f"platform {platform.name}: {' and '.join(missing)} not set, so its Job would ask GKE for no GPU: "
+            "add them to its entry in config/platforms.yaml, or choose a platform that has them"
+        )
+
+
+def _sizes(spec: RunSpec) -> dict[str, Any]:
+    """GPUs, CPUs and memory to ask for. A CPU platform that states no sizes asks for what its ranks need."""
+    platform = spec.platform
+    cpus, gib = platform.cpus, platform.memory_gib
+    if platform.device == "cpu":
+        cpus = cpus or platform.world_size
+        gib = gib or CPU_BASE_GIB + CPU_RANK_GIB * platform.world_size
+    return {
+        "gpus": platform.world_size if platform.gke_accelerator else 0,
+        "cpus": cpus,
+        "memory": f"{int(gib * 1024)}Mi" if gib else None,
+        # /dev/shm counts against the container's memory, so it may take a part of it and no more.
+        "shm": f"{max(64, int(gib * 1024) // 4)}Mi" if gib else "8Gi",
+    }
+
+
+def _node_selector(spec: RunSpec) -> dict[str, str]:
+    """Labels that Standard node pools carry; the machine type implies how many GPUs a node has."""
     platform = spec.platform
     chosen: dict[str, str] = {}
     if platform.gke_accelerator:
         chosen["cloud.google.com/gke-accelerator"] = platform.gke_accelerator
-        if not settings.no_count_selector:
-            chosen["cloud.google.com/gke-accelerator-count"] = str(platform.world_size)
     if platform.machine_type:
         chosen["node.kubernetes.io/instance-type"] = platform.machine_type
     if platform.spot:
@@ -78,15 +113,21 @@ def _node_selector(spec: RunSpec, settings: ExecutorSettings) -> dict[str, str]:
 
 
 @functools.cache
+def _template_text() -> str:
+    return resources.files(__package__).joinpath("job.yaml.j2").read_text(encoding="utf-8")
+
+
+@functools.cache
 def _template() -> Any:
     import jinja2  # lazy: Snakemake imports every plugin at every start
 
-    text = resources.files(__package__).joinpath("job.yaml.j2").read_text(encoding="utf-8")
-    return jinja2.Environment(undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True).from_string(text)
+    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    return environment.from_string(_template_text())
 
 
 def render_yaml(spec: RunSpec, settings: ExecutorSettings) -> str:
-    """The Job as YAML text. Raises SpecError when the spec does not fit into an object's annotations."""
+    """The Job as YAML text. Raises SpecError when the platform or the spec's size fits no Job."""
+    check_platform(spec)
     plain = canonical(spec)
     if len(plain) > ANNOTATIONS_LIMIT_BYTES // 2:
         raise SpecError(
@@ -100,11 +141,10 @@ def render_yaml(spec: RunSpec, settings: ExecutorSettings) -> str:
         label=LABEL,
         path=f"{spec.identity.study}/{spec.path()}",
         spec_json=plain,
-        node_selector=_node_selector(spec, settings),
+        made_with=json.dumps(made_with(settings), sort_keys=True),
+        node_selector=_node_selector(spec),
         spot=spec.platform.spot,
-        gpus=spec.platform.world_size if spec.platform.gke_accelerator else 0,
-        cpus=spec.platform.cpus,
-        memory=_memory(spec),
+        **_sizes(spec),
         upload=attempt_url(settings.bucket, spec),
         ignored_codes=[PREEMPTED],
         fail_job_codes=[CONFIG, DELIVERY],
@@ -122,8 +162,21 @@ def render_manifest(spec: RunSpec, settings: ExecutorSettings) -> dict[str, Any]
     return manifest
 
 
-def spec_of(job: dict[str, Any]) -> dict[str, Any]:
-    """The spec that a Job carries, as plain JSON; empty when it carries none."""
+def spec_of(job: dict[str, Any]) -> Any:
+    """The spec that a Job carries, as plain JSON; empty when it carries none that can be read."""
     annotations = job["spec"]["template"]["metadata"].get("annotations") or {}
-    plain: dict[str, Any] = json.loads(annotations.get(f"{LABEL}/spec", "{}"))
-    return plain
+    try:
+        return json.loads(annotations.get(f"{LABEL}/spec", "{}"))
+    except ValueError:
+        return {}
+
+
+def write_manifests(specs: Iterable[RunSpec], settings: ExecutorSettings, folder: Path) -> list[Path]:
+    """Write NAME.yaml for each attempt, remove YAML of attempts no longer asked for; returns the paths written."""
+    folder.mkdir(parents=True, exist_ok=True)
+    wanted = {folder / f"{spec.job_name()}.yaml": spec for spec in specs}
+    for stale in set(folder.glob("*.yaml")) - set(wanted):
+        stale.unlink()
+    for path, spec in wanted.items():
+        write_atomically(path, render_yaml(spec, settings).encode())
+    return sorted(wanted)

@@ -46,9 +46,19 @@ class ExecutorSettings(ExecutorSettingsBase):  # type: ignore[misc]
     )
     backoff_limit: int = _flag(2, "Pods that may fail before the Job does; preempted pods are not counted.")
     ttl: int = _flag(604800, "Seconds a finished Job stays in the cluster; its results are in the bucket anyway.")
-    grace_period: int = _flag(25, "Seconds between SIGTERM and SIGKILL; Spot nodes give no more than 25.")
-    no_count_selector: bool = _flag(
-        False, "Do not select nodes by cloud.google.com/gke-accelerator-count, for pools whose nodes lack that label."
+    grace_period: int = _flag(
+        25, "Seconds a pod asks for between SIGTERM and SIGKILL; Spot nodes give 15 unless their pool says more."
+    )
+    secret: str = _flag(
+        "",
+        "Kubernetes Secret whose keys become variables of the run, for example HF_TOKEN; no value enters spec or Job.",
+    )
+    replace_waiting: bool = _flag(
+        False, "Delete and make anew Jobs that have not started and were made with other settings or another image."
+    )
+    credentials_patience: int = _flag(
+        300,
+        "Seconds to wait for credentials and permissions that come late: of the pods, and of this client once it runs.",
     )
 
 
@@ -91,4 +101,5 @@ _LEAST = {
     "backoff_limit": 0,
     "ttl": 1,
     "grace_period": 1,
+    "credentials_patience": 0,
 }

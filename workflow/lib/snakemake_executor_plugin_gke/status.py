@@ -1,17 +1,31 @@
 """What a Job's, pod's and event's JSON means for a person: pure functions, no clock, no network."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 Json = dict[str, Any]
 
-SCHEDULING_REASONS = ("FailedScheduling", "NotTriggerScaleUp", "TriggeredScaleUp", "FailedScaleUp", "Preempted")
-"""Event reasons of the scheduler and of the cluster autoscaler that explain a wait."""
+DECIDERS = {
+    "autoscaler": ("FailedScaleUp", "TriggeredScaleUp", "NotTriggerScaleUp"),
+    "scheduler": ("FailedScheduling", "Preempted"),
+}
+"""Who decides about a pod that waits, and the event reasons each speaks with; the most telling first."""
 JOB_REASONS = ("FailedCreate", "Pending")
 """Event reasons of the Job controller, and of a queue about its own object for a Job, that explain a missing pod."""
+ADVICE = (
+    (
+        r"must specify .*limits\.cpu",
+        "the quota counts CPU limits, which these pods do without: take limits.cpu out of it",
+    ),
+    (r"m(aximum|inimum) \S+ usage per (Container|Pod)", "a LimitRange of the namespace allows other sizes"),
+    (r"violates PodSecurity|admission webhook", "a policy of the cluster forbids the pod"),
+    (r"QUOTA_EXCEEDED|[Qq]uota '", "the project's quota: ask for more under IAM and admin, Quotas"),
+    (r"ZONE_RESOURCE_POOL_EXHAUSTED|out of resources", "no stock in the zone: wait, or add pools in other zones"),
+)
+"""What to do about a wait, by the words of whoever decides."""
 START_FAILURES = (
     "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable",
     "CreateContainerConfigError", "CreateContainerError", "RunContainerError",
@@ -93,9 +107,9 @@ def waiting_reason(pod: Json | None, events: Iterable[Json], job: Json) -> Reaso
     if node := pod["spec"].get("nodeName"):
         return Reason(_on_node(pod, node), since=created)
     about = [e for e in events if e["involvedObject"].get("uid") == pod["metadata"]["uid"]]
-    said = max((e for e in about if e.get("reason") in SCHEDULING_REASONS), key=event_time, default=None)
-    if said is not None:
-        return Reason(f"{said['reason']}: {said.get('message', '')}", event_count(said), first_time(said) or created)
+    if said := _last_words(about, DECIDERS.values()):
+        text = "; ".join(f"{e['reason']}: {e.get('message', '')}" for e in said)
+        return Reason(text + advice(text), event_count(said[0]), first_time(said[0]) or created)
     for condition in (pod.get("status") or {}).get("conditions") or ():
         if condition["type"] == "PodScheduled" and condition.get("status") != "True":
             text = f"{condition.get('reason', 'Unscheduled')}: {condition.get('message', '')}".strip(": ")
@@ -109,15 +123,32 @@ def _without_pod(text: str, events: Iterable[Json], job: Json) -> Reason:
     about = [
         e
         for e in events
-        if e.get("reason") in JOB_REASONS
-        and (e["involvedObject"].get("name") == name or e["involvedObject"].get("name", "").startswith(f"job-{name}-"))
+        if e["involvedObject"].get("name") == name or e["involvedObject"].get("name", "").startswith(f"job-{name}-")
     ]
-    said = max(about, key=event_time, default=None)
-    if said is None:
+    said = _last_words(about, ([reason] for reason in JOB_REASONS))
+    if not said:
         return Reason(text, since=made)
     # The name of a pod that could not be made is another each time.
-    words = re.sub(r'pods? "[^"]*" is forbidden', "pod is forbidden", said.get("message", ""))
-    return Reason(f"{text.partition(':')[0]}: {said['reason']}: {words}", event_count(said), first_time(said) or made)
+    words = "; ".join(
+        f"{e['reason']}: " + re.sub(r'pods? "[^"]*" is forbidden', "pod is forbidden", e.get("message", ""))
+        for e in said
+    )
+    return Reason(
+        f"{text.partition(':')[0]}: {words}{advice(words)}", event_count(said[0]), first_time(said[0]) or made
+    )
+
+
+def _last_words(events: Iterable[Json], deciders: Iterable[Sequence[str]]) -> list[Json]:
+    """The last event of each decider that has said anything, in the order of the deciders."""
+    listed = list(events)
+    last = (max((e for e in listed if e.get("reason") in d), key=event_time, default=None) for d in deciders)
+    return [event for event in last if event is not None]
+
+
+def advice(words: str) -> str:
+    """What to do about a wait, in brackets; empty when the words are not known."""
+    found = [text for pattern, text in ADVICE if re.search(pattern, words)]
+    return f" [{'; '.join(found)}]" if found else ""
 
 
 def _on_node(pod: Json, node: str) -> str:

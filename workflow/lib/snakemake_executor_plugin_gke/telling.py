@@ -4,13 +4,21 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from .settings import ExecutorSettings
 from .status import Phase, Reason, clock, job_of, newest, phase, waiting_reason
 
 Json = dict[str, Any]
+LINE_CHARACTERS = 2000
 AGAIN_S = 600.0
 """A wait whose reason has not changed is told again after this long, with its new count."""
 NAMED = 3
 """Runs named in a line about many."""
+
+
+def inert(text: str) -> str:
+    """Text of a bucket, a cluster or a record as one line that cannot move the cursor or pass for another line."""
+    flat = "".join(c if c.isprintable() else " " for c in text)
+    return flat if len(flat) <= LINE_CHARACTERS else f"{flat[:LINE_CHARACTERS]} ..."
 
 
 class Teller:
@@ -23,8 +31,8 @@ class Teller:
         self._trouble: dict[str, str] = {}
 
     def line(self, text: str) -> None:
-        """One line."""
-        self._say(f"gke: {text}")
+        """One line: here, once, text from outside is made inert."""
+        self._say(f"gke: {inert(text)}")
 
     def about(self, name: str, text: str) -> None:
         """One line about a run, unless it was the last one said about it."""
@@ -42,6 +50,20 @@ class Teller:
         """Whatever did not answer answers again."""
         if self._trouble.pop(where, None) is not None:
             self.line(f"the {where} answers again")
+
+    def differences(self, words: str, jobs: int, idle: int, name: str, settings: ExecutorSettings) -> None:
+        """Jobs that were made with other settings, of which `idle` have not started; `name` is one of those."""
+        if settings.replace_waiting:
+            does = f"{idle} have not started and are made anew; {jobs - idle} go on with what they have"
+        elif idle:
+            namespace = f" --namespace {settings.namespace}"
+            does = (
+                f"they keep it; to make the {idle} that have not started anew, add --gke-replace-waiting to the same "
+                f"command (or one alone: kubectl delete job {name}{namespace})"
+            )
+        else:
+            does = "they have started and go on with it"
+        self.about(f"made with {words}", f"{jobs} Jobs were made with other settings ({words}): {does}")
 
     def waiting(self, reasons: dict[str, Reason]) -> None:
         """Runs that wait, by label; one line for all that wait for the same reason."""
