@@ -23,6 +23,7 @@ MAY_IMPORT = {
         "harness.diagnosis",
         "harness.contract",
         "harness.measure.flops",
+        "harness.measure.nvml",
         "harness.quick_exit",
         "harness.delivery",
         "harness.search",
@@ -49,7 +50,7 @@ ONE_FILE = {
     "deepspeed": "harness/engines/",
     "torch.distributed.fsdp": "harness/engines/",
     "google.cloud.storage": "harness/delivery/",
-    "pynvml": "harness/supervisor/",
+    "pynvml": "harness/measure/",
 }
 """Heavy dependency -> where the single file that imports it lies (within the harness)."""
 

@@ -87,6 +87,8 @@ class RankResult:
     """Parameters of the whole model, tied ones counted once."""
     window_s: float
     """Timed window: barrier and synchronize, the timed steps, barrier and synchronize."""
+    energy_j: float | None = None
+    """What this rank's GPU used over the timed window, by NVML's counter; null: not measured."""
     step_times_s: list[float]
     """Each timed step: device events on CUDA, the host's clock on CPU."""
     warmup_step_times_s: list[float]
@@ -131,6 +133,12 @@ class Measured:
     tokens_per_step: int | None = None
     tokens_per_s: float | None = None
     tokens_per_s_per_gpu: float | None = None
+    energy_j: float | None = None
+    """What all GPUs used over the timed window, by NVML's counters; null: not measured."""
+    sm_mhz: float | None = None
+    """Median clock of the multiprocessors over GPUs and samples of the timed window."""
+    throttle: tuple[str, ...] = ()
+    """Why a GPU ran below full clocks in the timed window, for example `power_cap` or `hw_thermal`."""
     loss: list[float] = field(default_factory=list)
     grad_norm: list[float | None] = field(default_factory=list)
     memory: Memory | None = None
@@ -156,7 +164,7 @@ class Measured:
         "parameters", "step_time_s", "step_time_p50_s", "step_time_p95_s", "tokens_per_step", "tokens_per_s",
         "tokens_per_s_per_gpu",
     )  # fmt: skip
-    NOT_NEGATIVE: ClassVar = ("mfu", "mfu_causal")
+    NOT_NEGATIVE: ClassVar = ("mfu", "mfu_causal", "energy_j", "sm_mhz")
 
     def __post_init__(self) -> None:
         check(self)

@@ -15,7 +15,7 @@ from harness.contract.measured import Found, Memory, RankResult, State
 from harness.engines.base import Context, Engine
 from harness.engines.loop import Hook, Loop
 from harness.engines.registry import build_engine
-from harness.measure import clock
+from harness.measure import clock, nvml
 from harness.measure.ledger import predict, state_bytes_per_parameter
 from harness.measure.memory import Gauge, PhasePeaks
 from harness.measure.parity import Mismatch, loss_mismatches, numerics_mismatches, token_mismatches
@@ -40,6 +40,7 @@ class Trial:
         self._warmup_s: list[float] = []
         self._steps_s: list[float] = []
         self._window_s = 0.0
+        self._energy_j: float | None = None
         self._profile: dict[str, Any] | None = None
         self._preflight: dict[str, Any] | None = None
 
@@ -95,12 +96,16 @@ class Trial:
 
     def time(self) -> None:
         """The timed window: nothing but steps between its edges."""
+        meter = nvml.meter(_uuid(self._context.device))
         with clock.collector_paused():
             self._gauge.open_window()
+            before_j = meter()
             self._window_s, self._steps_s = clock.timed(
                 self._context.device, self._spec.protocol.timed_steps, self.loop.step
             )
+            after_j = meter()
             self._memory = self._gauge.close_window()
+        self._energy_j = None if before_j is None or after_j is None else after_j - before_j
 
     def collect(self) -> None:
         """Steps outside the window: on CUDA one finds the phase of the peak, then one takes inventory of the state."""
@@ -135,6 +140,7 @@ class Trial:
             world_size=self._context.world_size,
             parameters=self._parameters,
             window_s=self._window_s,
+            energy_j=self._energy_j,
             step_times_s=self._steps_s,
             warmup_step_times_s=self._warmup_s,
             loss=self.loop.losses()[:steps],
@@ -180,6 +186,11 @@ def versions() -> dict[str, str]:
         if torch.cuda.is_available():
             found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
     return found
+
+
+def _uuid(device: torch.device) -> str | None:
+    """NVML's name of a CUDA device: its own numbering ignores CUDA_VISIBLE_DEVICES."""
+    return f"GPU-{torch.cuda.get_device_properties(device).uuid}" if device.type == "cuda" else None
 
 
 def device_name(device: torch.device) -> str:

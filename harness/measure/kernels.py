@@ -8,7 +8,9 @@ KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("attention", ("flash", "fmha", "sdpa", "attention", "mha")),
     ("matmul", ("gemm", "gemv", "cutlass", "nvjet", "xmma", "cublas", "splitk", "bgemm")),
     ("loss", ("softmax", "nll_loss", "cross_entropy")),
-    ("optimizer", ("multi_tensor_apply", "adam", "lpnorm")),
+    ("optimizer", ("adam", "fusedoptimizer")),
+    # What is left of foreach kernels: norms and scaling of clipping, casts of FSDP2 and DDP.
+    ("clipping and casts", ("multi_tensor_apply", "lpnorm")),
     ("shard copies", ("chunk_cat", "split_with_sizes", "catarray")),
     ("fused pointwise", ("triton_",)),
     ("memcpy and memset", ("memcpy", "memset")),
@@ -40,7 +42,15 @@ def by_kernel(kernels: Sequence[tuple[str, float]], steps: int) -> dict[str, Any
     return {
         "kernel_kinds_s": {kind: s / steps for kind, s in sorted(kinds.items(), key=lambda item: -item[1])},
         "top_kernels": [
-            {"name": name[:NAME_CHARACTERS], "count": len(times) / steps, "time_s": sum(times) / steps}
+            {"name": _shorten(name), "count": len(times) / steps, "time_s": sum(times) / steps}
             for name, times in longest
         ],
     }
+
+
+def _shorten(name: str) -> str:
+    """Cut in the middle: a template's name starts with what all share and ends with what it computes."""
+    if len(name) <= NAME_CHARACTERS:
+        return name
+    half = (NAME_CHARACTERS - 3) // 2
+    return f"{name[:half]}...{name[-half:]}"

@@ -189,7 +189,8 @@ class Attempt:
             return measured_ladder(self.results, rungs)
         measured = None
         if diagnosis.outcome == "ok":
-            measured = collect.merge(self.results, self.spec, telemetry.throttled(self.window_s))
+            throttle, sm_mhz = telemetry.throttle(self.window_s), telemetry.sm_mhz(self.window_s)
+            measured = collect.merge(self.results, self.spec, throttle, sm_mhz)
         return dataclasses.replace(measured or Measured(), search=self.choice.trials) if self.choice else measured
 
 

@@ -15,6 +15,7 @@ from harness.contract.measured import Measured, Memory, RankResult, State, read_
 from harness.contract.record import RankExit
 from harness.contract.spec import RunSpec
 from harness.measure.flops import utilization
+from harness.supervisor.telemetry import DOUBTFUL
 
 T = TypeVar("T")
 UNSTABLE_P95_OVER_P50 = 1.5
@@ -48,7 +49,9 @@ def percentile(values: Iterable[float], share: float) -> float | None:
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else None
 
 
-def merge(results: list[RankResult], spec: RunSpec, throttled: bool = False) -> Measured:
+def merge(
+    results: list[RankResult], spec: RunSpec, throttle: tuple[str, ...] = (), sm_mhz: float | None = None
+) -> Measured:
     """The run's numbers: a step lasts as long as its slowest rank, a peak is that of the fullest rank."""
     first = results[0]
     step_time_s = max(r.window_s for r in results) / spec.protocol.timed_steps
@@ -66,6 +69,9 @@ def merge(results: list[RankResult], spec: RunSpec, throttled: bool = False) -> 
         tokens_per_step=spec.tokens_per_step,
         tokens_per_s=tokens_per_s,
         tokens_per_s_per_gpu=per_gpu,
+        energy_j=None if any(r.energy_j is None for r in results) else sum(r.energy_j or 0.0 for r in results),
+        sm_mhz=sm_mhz,
+        throttle=throttle,
         loss=_columns((r.loss for r in results), statistics.fmean),
         grad_norm=_columns((r.grad_norm for r in results), _first_known),
         memory=fullest([r.memory for r in results]),
@@ -75,9 +81,9 @@ def merge(results: list[RankResult], spec: RunSpec, throttled: bool = False) -> 
         startup_s={part: max(r.startup_s.get(part, 0.0) for r in results) for part in first.startup_s},
         mfu=utilized(causal=False),
         mfu_causal=utilized(causal=True),
-        flags=flags(results, spec, step_times_s, throttled),
+        flags=flags(results, spec, step_times_s, bool(DOUBTFUL & set(throttle))),
         profile=merge_profiles([r.profile for r in results if r.profile]),
-        preflight=first.preflight,
+        preflight=merge_preflights([r.preflight for r in results if r.preflight]),
         ledger=first.ledger,
         search=first.search,
         frontier=first.frontier,
@@ -103,6 +109,13 @@ def merge_profiles(profiles: list[dict[str, Any]]) -> dict[str, Any] | None:
     by_rank = [{key: profile[key] for key in kept if key in profile} for profile in profiles]
     merged: dict[str, Any] = _mean(profiles)
     return merged | {"by_rank": by_rank}
+
+
+def merge_preflights(preflights: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """Rank 0's probes, and every rank's matmul peak: one slow card of several must not hide behind the first."""
+    if not preflights:
+        return None
+    return preflights[0] | {"matmul_flops_per_s_by_rank": [p["matmul"]["flops_per_s"] for p in preflights]}
 
 
 def flags(results: list[RankResult], spec: RunSpec, step_times_s: list[float], throttled: bool) -> tuple[str, ...]:

@@ -43,9 +43,9 @@ def test_the_shipped_records_are_what_the_generator_writes(tmp_path: Path) -> No
     written = {p.relative_to(tmp_path / "results/published") for p in tmp_path.rglob("record.json")}
     assert written == {p.relative_to(SHIPPED) for p in SHIPPED.rglob("record.json")}
     for path in written:
-        assert (tmp_path / "results/published" / path).read_text() == (SHIPPED / path).read_text(), (
-            f"{path}: run python -m dtbench.results.published ."
-        )
+        # Decoded: a shipped record does not state fields that the contract gained later.
+        generated, shipped = read_record(tmp_path / "results/published" / path), read_record(SHIPPED / path)
+        assert generated == shipped, f"{path}: run python -m dtbench.results.published ."
 
 
 def test_the_shipped_records_hold_the_schema_and_name_their_source() -> None:

@@ -13,6 +13,16 @@ from harness.measure.kernels import REST, SHOWN, by_kernel, kind_of
         ("void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<128, 128, 64, 4>>", "attention"),
         ("cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16", "attention"),
         ("void at::native::(anonymous namespace)::multi_tensor_apply_kernel<FusedAdamMathFunctor>", "optimizer"),
+        (
+            "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<FusedOptimizerTensorListMetadata<4>>",
+            "optimizer",
+        ),
+        ("void multi_tensor_apply_kernel<TensorListMetadata<4>, AdamFunctor<float, int>, float>", "optimizer"),
+        (
+            "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<LpNormFunctor<float>>",
+            "clipping and casts",
+        ),
+        ("void at::native::(anonymous namespace)::multi_tensor_apply_kernel<CopyFunctor<float>>", "clipping and casts"),
         ("void at::native::(anonymous namespace)::cunn_SoftMaxForward<4, float>", "loss"),
         ("void at::native::(anonymous namespace)::chunk_cat_cuda_kernel<float, c10::BFloat16>", "shard copies"),
         ("triton_poi_fused_mul_silu_0", "fused pointwise"),

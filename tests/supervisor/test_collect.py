@@ -84,7 +84,12 @@ def test_mfu_needs_a_known_card() -> None:
 def test_flags_say_what_makes_the_numbers_doubtful(
     changes: dict[str, Any], throttled: bool, expected: tuple[str, ...]
 ) -> None:
-    assert collect.merge([result(0, **changes), result(1, **changes)], SPEC, throttled).flags == expected
+    assert (
+        collect.merge(
+            [result(0, **changes), result(1, **changes)], SPEC, ("hw_thermal",) if throttled else ("power_cap",)
+        ).flags
+        == expected
+    )
 
 
 def test_a_run_with_faults_or_without_its_profile_is_flagged() -> None:
@@ -132,3 +137,14 @@ def test_results_count_only_when_every_rank_left_one(tmp_path: Path) -> None:
     assert collect.read_results(tmp_path, 2) == []
     (tmp_path / "result-1.json").write_text(json.dumps(encode(result(1))))
     assert collect.read_results(tmp_path, 2) == [result(0), result(1)]
+
+
+def test_energy_is_summed_over_ranks() -> None:
+    ranks = [result(0, energy_j=100.0), result(1, energy_j=150.0)]
+    assert collect.merge(ranks, SPEC).energy_j == 250.0
+    assert collect.merge([result(0, energy_j=100.0), result(1)], SPEC).energy_j is None
+
+
+def test_every_ranks_matmul_peak_is_kept() -> None:
+    ranks = [result(i, preflight={"matmul": {"flops_per_s": peak}}) for i, peak in enumerate((8e14, 6e14))]
+    assert (collect.merge(ranks, SPEC).preflight or {})["matmul_flops_per_s_by_rank"] == [8e14, 6e14]

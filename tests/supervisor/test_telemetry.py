@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from harness.supervisor.telemetry import Telemetry, read_gpu
+from harness.measure.nvml import read_gpu
+from harness.supervisor.telemetry import Telemetry
 from tests.engines.specs import make_spec
 
 
@@ -63,20 +64,21 @@ def test_what_a_card_refuses_is_null_and_both_names_of_a_reason_are_known() -> N
 
 
 @pytest.mark.parametrize(
-    ("window_s", "reason", "expected"),
+    ("window_s", "reasons", "sm_mhz"),
     [
-        ((10.0, 20.0), "hw_thermal", True),
-        ((16.0, 20.0), "hw_thermal", False),
-        (None, "hw_thermal", True),
-        ((10.0, 20.0), "power_cap", False),
+        ((10.0, 20.0), ("hw_thermal", "power_cap"), 1500),
+        ((16.0, 20.0), ("power_cap",), 1200),
+        (None, ("hw_thermal", "power_cap"), 1500),
+        ((30.0, 40.0), (), None),
     ],
 )
-def test_throttling_counts_inside_the_timed_window_and_for_doubtful_reasons(
-    tmp_path: Path, window_s: tuple[float, float] | None, reason: str, expected: bool
+def test_clocks_and_throttling_are_those_of_the_window(
+    tmp_path: Path, window_s: tuple[float, float] | None, reasons: tuple[str, ...], sm_mhz: float | None
 ) -> None:
     telemetry = Telemetry(make_spec("ddp"), tmp_path / "t.jsonl")
-    telemetry._throttling.append((15.0, reason))
-    assert telemetry.throttled(window_s) is expected
+    telemetry._samples += [(15.0, 1800, ["hw_thermal"]), (18.0, 1200, ["power_cap"])]
+    assert telemetry.throttle(window_s) == reasons
+    assert telemetry.sm_mhz(window_s) == sm_mhz
 
 
 def test_a_cpu_run_is_not_sampled(tmp_path: Path) -> None:
