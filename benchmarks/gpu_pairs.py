@@ -21,7 +21,7 @@ from typing import Any
 
 from harness.contract.record import read_record
 from harness.contract.spec import RunSpec, parse_spec
-from harness.supervisor.launch import plain_architectures
+from harness.supervisor.extensions import plain_architectures
 
 ROOT = Path(__file__).resolve().parent.parent
 PEER_TIMEOUT_S = 240

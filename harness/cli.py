@@ -108,7 +108,7 @@ FOR_ONE_SPEC = ("over", "limit", "resolution", "rungs", "processes")
 def _frontier(options: argparse.Namespace) -> int:
     from harness.contract.frontier import search_bounds
     from harness.measure.ledger import predicted_peak_bytes
-    from harness.search.probes import frontier
+    from harness.plans import frontier
 
     return frontier(
         options.spec,
@@ -143,7 +143,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return diagnose(given[1:])
     options = parser().parse_args(given)
     if options.command == "setup":
-        from harness.supervisor.setup import setup
+        from harness.supervisor.extensions import setup
 
         return setup(options.verbose)
     if options.command == "frontier":
@@ -151,9 +151,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command == "share":
         return _share(options.folder)
     if options.command == "batch":
-        from harness.supervisor.batch import batch
+        from harness.plans import batch
 
         return batch(options.plan, options.out, options.budget_s, options.upload)
-    from harness.supervisor.run import run
+    from harness.run import run
 
     return run(options.spec, options.out, options.upload)

@@ -20,7 +20,7 @@ from harness.contract.codec import encode
 from harness.contract.heartbeat import HeartbeatWriter
 from harness.contract.spec import RunSpec, read_spec
 from harness.faults import Injector
-from harness.quick_exit import leave
+from harness.process import leave
 
 if TYPE_CHECKING:
     import torch

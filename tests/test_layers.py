@@ -17,19 +17,20 @@ SOURCES = sorted(
 
 MAY_IMPORT = {
     "harness.contract": set(),
+    "harness.process": set(),
     "harness.diagnosis": {"harness.contract"},
-    "harness.quick_exit": set(),
+    "harness.search": {"harness.contract"},
     "harness.supervisor": {
+        "harness.search",
         "harness.diagnosis",
         "harness.contract",
+        "harness.process",
         "harness.measure.flops",
         "harness.measure.nvml",
-        "harness.quick_exit",
-        "harness.delivery",
-        "harness.search",
     },
-    "harness.search": {"harness.supervisor", "harness.diagnosis", "harness.contract", "harness.measure"},
     "harness.delivery": {"harness.supervisor", "harness.diagnosis", "harness.contract"},
+    "harness.run": {"harness.delivery", "harness.supervisor", "harness.contract", "harness.process"},
+    "harness.plans": {"harness.run", "harness.supervisor", "harness.search", "harness.contract"},
     "harness.measure": {"harness.contract"},
     "harness.engines": {"harness.measure", "harness.contract"},
     "harness.faults": {"harness.contract"},
@@ -38,14 +39,28 @@ MAY_IMPORT = {
         "harness.measure",
         "harness.contract",
         "harness.faults",
-        "harness.quick_exit",
+        "harness.process",
     },
     "snakemake_executor_plugin_gke": {"harness.contract"},
-    "dtbench": {"harness.diagnosis", "harness.contract", "harness.measure.flops", "harness.measure.ledger"},
+    "dtbench": {
+        "harness.diagnosis",
+        "harness.contract",
+        "harness.process",
+        "harness.measure.flops",
+        "harness.measure.ledger",
+    },
     "scripts": {"dtbench"},
 }
 """Layer -> what of our own it may import, itself apart. The command line above them all may import any."""
 
+CLIENT_AND_SUPERVISOR = {
+    "dtbench",
+    "scripts",
+    "snakemake_executor_plugin_gke",
+    "harness.supervisor",
+    "harness.run",
+    "harness.plans",
+}
 ONE_FILE = {
     "deepspeed": "harness/engines/",
     "torch.distributed.fsdp": "harness/engines/",
@@ -98,6 +113,24 @@ def test_imports_point_down(path: Path) -> None:
             )
 
 
+def imports_between_modules() -> dict[str, set[str]]:
+    """Module of ours -> the modules of ours that it imports, also inside functions."""
+    known = {module_of(path): path for path in SOURCES}
+    found = {}
+    for module, path in known.items():
+        names = {name for name in imports_of(path) if name in known and name != module}
+        # `from package import module` names the package too, but needs only the module.
+        found[module] = {n for n in names if not any(other.startswith(n + ".") for other in names)}
+    return found
+
+
+def test_no_import_cycle() -> None:
+    open_modules = imports_between_modules()
+    while free := {module for module, imported in open_modules.items() if not imported & open_modules.keys()}:
+        open_modules = {module: imported for module, imported in open_modules.items() if module not in free}
+    assert not open_modules, f"these modules import each other: {sorted(open_modules)}"
+
+
 @pytest.mark.parametrize("layer", ["harness.contract", "harness.diagnosis"])
 def test_contract_and_diagnosis_need_only_the_standard_library(layer: str) -> None:
     optional = {"zstandard"} if layer == "harness.diagnosis" else set()
@@ -110,7 +143,7 @@ def test_contract_and_diagnosis_need_only_the_standard_library(layer: str) -> No
 
 def test_no_torch_on_the_client_or_in_the_supervisor() -> None:
     for path in SOURCES:
-        if layer_of(module_of(path)) in ("dtbench", "scripts", "snakemake_executor_plugin_gke", "harness.supervisor"):
+        if layer_of(module_of(path)) in CLIENT_AND_SUPERVISOR:
             tops = {name.split(".")[0] for name in imports_of(path)}
             assert not tops & {"torch", "deepspeed", "transformers"}, path
 

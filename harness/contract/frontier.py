@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 from harness.contract.bounds import check
 from harness.contract.codec import decode, encode, read_json
 from harness.contract.errors import SpecError
-from harness.contract.spec import RunSpec, parse_spec
+from harness.contract.spec import RunSpec
 
 RUNG_STEPS = 2
 """Steps at each size: the first allocates the optimizer's state, the second peaks with all of it there."""
@@ -24,8 +24,6 @@ Predict = Callable[[RunSpec], int | None]
 """Predicted peak of one rank in bytes; None for a model that it does not know."""
 OUT_OF_MEMORY = frozenset({"cuda_oom", "cuda_oom_fragmentation", "wedge_masking_oom", "host_oom"})
 """Outcomes that say a size does not fit; any other death says nothing about it."""
-PLANS = {"specs": "batch PLAN OUTROOT", "frontiers": "frontier PLAN OUT"}
-"""The one key of a plan file -> the command that works through it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -182,38 +180,6 @@ def predicted_limit(spec: RunSpec, bounds: Bounds, capacity: int, predict: Predi
         else:
             fails = middle
     return fits * bounds.resolution
-
-
-def read_frontier_plan(path: Path) -> tuple[FrontierSpec, ...] | None:
-    """The frontiers of a plan file; None for a file that is no such plan. Raises SpecError naming the file."""
-    plain = read_json(path)
-    if not isinstance(plain, dict) or "frontiers" not in plain:
-        refuse_plan(path, plain)
-        return None
-    try:
-        return decode(FrontierPlan, plain).frontiers
-    except SpecError as error:
-        raise SpecError(f"{path}: {error}") from None
-
-
-def read_one_spec(path: Path) -> RunSpec:
-    """Read a spec file, as `read_spec`, but say of a plan file which command it is for. Raises SpecError."""
-    plain = read_json(path)
-    refuse_plan(path, plain)
-    try:
-        return parse_spec(plain)
-    except SpecError as error:
-        raise SpecError(f"{path}: {error}") from None
-
-
-def refuse_plan(path: Path, plain: Any) -> None:
-    """Refuse a plan where none, or another one, is expected: name the command for it. Raises SpecError."""
-    for key, command in PLANS.items():
-        if isinstance(plain, dict) and key in plain:
-            raise SpecError(
-                f'{path}: found a plan of `{command.split()[0]}` ({{"{key}": [...]}}); work through it with '
-                f"`python -m harness {command}`"
-            )
 
 
 def read_frontier(path: Path) -> Frontier:

@@ -23,7 +23,7 @@ from harness.contract.record import Environment, Record, read_record
 from harness.contract.spec import Arm
 from harness.diagnosis.redact import Redactor
 from harness.supervisor.folder import RECORD, list_files, write_atomically, write_record
-from harness.supervisor.say import say
+from harness.supervisor.progress import say
 
 NOTE = "logs redacted for publication"
 TEXT = (".log", ".txt", ".jsonl", ".log.gz", ".txt.gz")
@@ -32,7 +32,7 @@ VERBATIM = (".json",)
 CLUSTER = "k8s.json"
 """Written by the GKE client: what Kubernetes says of nodes and pods, in its own words."""
 RUNS = [f"*/*/{arm}/r*-*/a*/{RECORD}" for arm in typing.get_args(Arm)]
-CLIMBS = [f"frontier/*/*/{arm}/*/*/a*/{RECORD}" for arm in typing.get_args(Arm)]
+PROBES = [f"frontier/*/*/{arm}/*/*/a*/{RECORD}" for arm in typing.get_args(Arm)]
 """Where a study's results have their attempts, and where its frontiers have theirs."""
 WORDS = [f"{place}.log" for arm in typing.get_args(Arm) for place in (f"*/*/{arm}/r*-*/a*", f"frontier/*/*/{arm}/*")]
 """Where what the runs said lies, beside their folders."""
@@ -151,7 +151,7 @@ def _kind(text: str) -> str | None:
 
 
 def _refuse_unfinished(root: Path) -> None:
-    places = [place for pattern in (*RUNS, *CLIMBS) for place in root.glob(pattern.removesuffix(f"/{RECORD}"))]
+    places = [place for pattern in (*RUNS, *PROBES) for place in root.glob(pattern.removesuffix(f"/{RECORD}"))]
     unfinished = sorted(place for place in places if place.is_dir() and not (place / RECORD).exists())
     if unfinished:
         raise HarnessError(
@@ -163,11 +163,11 @@ def _refuse_unfinished(root: Path) -> None:
 def _attempts(root: Path) -> list[tuple[Path, Record]]:
     if (root / RECORD).is_file():
         return [(root, read_record(root / RECORD))]
-    found = [(path.parent, read_record(path)) for pattern in (*RUNS, *CLIMBS) for path in sorted(root.glob(pattern))]
+    found = [(path.parent, read_record(path)) for pattern in (*RUNS, *PROBES) for path in sorted(root.glob(pattern))]
     if not found:
         raise HarnessError(f"{root}: found no attempt where a study has them (PLATFORM/CONFIG/ARM/RUN/aN); {EXPECTED}")
     for folder, record in found:
-        own = record.spec.path() if folder.relative_to(root).parts[0] != "frontier" else _climb(record)
+        own = record.spec.path() if folder.relative_to(root).parts[0] != "frontier" else _probe(record)
         if not folder.as_posix().endswith(f"/{own}"):
             raise HarnessError(f"{folder}: found the record of {own}; {EXPECTED}")
     studies = sorted({record.spec.identity.study for _, record in found})
@@ -178,7 +178,7 @@ def _attempts(root: Path) -> list[tuple[Path, Record]]:
     return found
 
 
-def _climb(record: Record) -> str:
+def _probe(record: Record) -> str:
     return f"{record.spec.run_hash()[:12]}/a{record.spec.identity.attempt}"
 
 

@@ -32,9 +32,8 @@ from harness.contract.errors import DeliveryError, SpecError
 from harness.contract.record import Record, parse_record
 from harness.contract.spec import RunSpec
 from harness.supervisor.folder import RECORD, text_of
-from harness.supervisor.progress import Progress
-from harness.supervisor.say import say
-from harness.supervisor.signals import Cancelled
+from harness.supervisor.processes import Cancelled
+from harness.supervisor.progress import Progress, say
 
 T = TypeVar("T")
 RESUMABLE_FROM_BYTES = 8 * 2**20

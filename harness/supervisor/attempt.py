@@ -8,18 +8,17 @@ from pathlib import Path
 
 from harness.contract.diagnosis import Diagnosis
 from harness.contract.measured import Measured, RankResult
-from harness.contract.outcome import Remedy, outcome
+from harness.contract.outcome import REMEDIES, Remedy, outcome
 from harness.contract.record import RECORD_VERSION, RankExit, Record, Try
 from harness.contract.spec import RunSpec
 from harness.diagnosis import diagnose_folder
-from harness.search.rungs import measured_ladder, read_rungs
-from harness.search.trials import Choice, search
+from harness.diagnosis.memory import read_shortage
+from harness.search.tuned import Choice, tune
 from harness.supervisor import collect, folder, launch, processes
 from harness.supervisor.environment import describe_environment
 from harness.supervisor.extensions import drop_abandoned_locks
-from harness.supervisor.remedy import remedy_for
-from harness.supervisor.say import Teller, say
-from harness.supervisor.signals import Signals
+from harness.supervisor.processes import Signals
+from harness.supervisor.progress import Teller, say
 from harness.supervisor.telemetry import Telemetry
 from harness.supervisor.watch import Ending, watch
 
@@ -91,7 +90,7 @@ class Attempt:
 
     def _tune(self, deadline_s: float) -> None:
         """Let the trials choose the settings that the tries then run with."""
-        self.choice = search(self.spec, self.out, self._trial, deadline_s, lambda: bool(self.signals.cancelled))
+        self.choice = tune(self.spec, self.out, self._trial, deadline_s, lambda: bool(self.signals.cancelled), say)
         folder.write_spec(self.out / folder.CHOSEN, self.choice.spec)
         self.notes.append(self.choice.note)
         say(f"  {self.choice.note}")
@@ -185,8 +184,8 @@ class Attempt:
     def _measured(self, diagnosis: Diagnosis, telemetry: Telemetry) -> Measured | None:
         if self.spec.protocol.ladder:
             # The times of a ladder's few steps are no measurement; how far it got is, also when memory ended it.
-            rungs = read_rungs(self.out / f"try-{len(self.tries)}", self.spec, diagnosis)
-            return measured_ladder(self.results, rungs)
+            rungs = collect.read_rungs(self.out / f"try-{len(self.tries)}", self.spec, diagnosis)
+            return collect.measured_ladder(self.results, rungs)
         measured = None
         if diagnosis.outcome == "ok":
             throttle, sm_mhz = telemetry.throttle(self.window_s), telemetry.sm_mhz(self.window_s)
@@ -196,3 +195,27 @@ class Attempt:
 
 def _now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def remedy_for(diagnosis: Diagnosis, spec: RunSpec, environment: dict[str, str]) -> Remedy | None:
+    """The cure to try next; None when there is none, it is switched off or was in force already.
+
+    A plain `collective_wedge` has no cure of its own. Near the memory line, which the diagnosis says
+    through its runner-up, it gets that of the out-of-memory it may be hiding. An out-of-memory whose
+    fragments are too small a share of the card to be called its cause gets the cure of fragmentation
+    all the same when they and the free memory together would have held the request: trying costs one
+    start, and tells more than the message does.
+    """
+    if spec.protocol.remedies == "off" or diagnosis.outcome == "ok":
+        return None
+    name = outcome(diagnosis.outcome).remedy
+    if name is None and diagnosis.outcome == "collective_wedge" and diagnosis.runner_up is not None:
+        name = outcome(diagnosis.runner_up).remedy
+    in_pieces = any(read_shortage(line.text).in_pieces for line in diagnosis.evidence)
+    if name is None and diagnosis.outcome == "cuda_oom" and in_pieces:
+        name = outcome("cuda_oom_fragmentation").remedy
+    if name is None:
+        return None
+    remedy = REMEDIES[name]
+    in_force = all(environment.get(key) == value for key, value in remedy.environment.items())
+    return None if in_force else remedy

@@ -1,4 +1,4 @@
-"""Merge what the ranks measured into the run's numbers."""
+"""Merge what the ranks measured into the run's numbers, or into the rungs that a probe of the frontier reached."""
 
 import dataclasses
 import json
@@ -10,10 +10,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from harness.contract.codec import decode
+from harness.contract.diagnosis import Diagnosis
 from harness.contract.errors import SpecError
+from harness.contract.frontier import OUT_OF_MEMORY, Rung
+from harness.contract.heartbeat import Heartbeat, read_heartbeat
 from harness.contract.measured import Measured, Memory, RankResult, State, read_rank_result
 from harness.contract.record import RankExit
 from harness.contract.spec import RunSpec
+from harness.diagnosis.memory import read_shortage
 from harness.measure.flops import utilization
 from harness.supervisor.telemetry import DOUBTFUL
 
@@ -142,6 +146,40 @@ def not_finite(results: list[RankResult]) -> tuple[int, int] | None:
     return None
 
 
+def read_rungs(place: Path, spec: RunSpec, diagnosis: Diagnosis) -> tuple[Rung, ...]:
+    """Merge frontier-<R>.json of all ranks in a try's folder: a size fits when it fits on every rank."""
+    ranks = [_read_rungs(place / f"frontier-{rank}.json") for rank in range(spec.platform.world_size)]
+    fitting = [_merge_rung(size, ranks) for size in spec.protocol.ladder if all(size in rungs for rungs, _ in ranks)]
+    if diagnosis.outcome == "ok":
+        return tuple(fitting)
+    done = {rung.size for rung in fitting}
+    begun = {trying for _, trying in ranks if trying} | {size for rungs, _ in ranks for size in rungs}
+    # Nothing begun: the model itself was too much, and so is the first size with it.
+    open_sizes = sorted(begun - done) or [size for size in spec.protocol.ladder if size not in done][:1]
+    return (*fitting, *(_last_rung(size, place, diagnosis) for size in open_sizes[:1]))
+
+
+def measured_ladder(results: list[RankResult], rungs: Iterable[Rung]) -> Measured:
+    """The numbers of a probe: its rungs, and no speed, since no size was measured in full."""
+    first = results[0] if results else None
+    plain = [rung_json(rung) for rung in rungs]
+    if first is None:
+        return Measured(frontier=plain)
+    return Measured(
+        parameters=first.parameters,
+        memory=fullest([r.memory for r in results]),
+        memory_by_rank=[r.memory for r in results],
+        found=first.found,
+        startup_s={part: max(r.startup_s.get(part, 0.0) for r in results) for part in first.startup_s},
+        frontier=plain,
+    )
+
+
+def rung_json(rung: Rung) -> dict[str, Any]:
+    """A rung as the record carries it: without what is not known."""
+    return {name: value for name in Rung.__slots__ if (value := getattr(rung, name)) is not None or name == "fits"}
+
+
 def _mean(values: list[Any]) -> Any:
     first = values[0]
     if isinstance(first, dict):
@@ -162,3 +200,44 @@ def _first_known(values: list[float | None]) -> float | None:
 
 def _state_bytes(state: State) -> int:
     return state.parameter_bytes + state.gradient_bytes + state.optimizer_bytes
+
+
+def _read_rungs(path: Path) -> tuple[dict[int, dict[str, Any]], int | None]:
+    try:
+        plain = json.loads(path.read_text(encoding="utf-8"))
+        return {rung["size"]: rung for rung in plain["rungs"]}, plain["trying"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}, None
+
+
+def _merge_rung(size: int, ranks: list[tuple[dict[int, dict[str, Any]], int | None]]) -> Rung:
+    def most(name: str) -> Any:
+        return max((v for rungs, _ in ranks if (v := rungs[size].get(name)) is not None), default=None)
+
+    return Rung(
+        size=size,
+        fits=True,
+        peak_allocated_bytes=most("peak_allocated_bytes"),
+        peak_reserved_bytes=most("peak_reserved_bytes"),
+        alloc_retries=most("alloc_retries"),
+        host_rss_peak_bytes=most("host_rss_peak_bytes"),
+        step_time_s=most("step_time_s"),
+    )
+
+
+def _last_rung(size: int, place: Path, diagnosis: Diagnosis) -> Rung:
+    asked = (read_shortage(line.text).asked for line in diagnosis.evidence)
+    beat = _last_beat(place, diagnosis.culprit_rank)
+    return Rung(
+        size=size,
+        fits=False if diagnosis.outcome in OUT_OF_MEMORY else None,
+        outcome=diagnosis.outcome,
+        rank=diagnosis.culprit_rank,
+        phase=beat.phase if beat else None,
+        asked_bytes=next((number for number in asked if number is not None), None),
+    )
+
+
+def _last_beat(place: Path, rank: int | None) -> Heartbeat | None:
+    beats = [b for path in sorted(place.glob("heartbeat-*.json")) if (b := read_heartbeat(path)) is not None]
+    return next((b for b in beats if b.rank == rank), min(beats, key=lambda b: b.step, default=None))

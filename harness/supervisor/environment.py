@@ -1,17 +1,26 @@
 """Where a run ran: versions, hardware, commit and the variables that change behaviour, without secrets."""
 
 import functools
+import hashlib
 import importlib.metadata
+import math
 import os
+import platform
 import re
+import shutil
 import subprocess
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 from harness.contract.record import Environment
+from harness.contract.units import GIB
 from harness.contract.variables import SECRET_NAME, SECRET_VALUE
-from harness.supervisor.host import host_facts
-from harness.supervisor.launch import SOURCE_ROOT
 
+SOURCE_ROOT = Path(__file__).resolve().parents[2]
+CGROUP_CPU = Path("/sys/fs/cgroup/cpu.max")
+CGROUP_MEMORY = Path("/sys/fs/cgroup/memory.max")
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 PACKAGES = (
     "torch", "deepspeed", "transformers", "triton", "numpy", "nvidia-nccl-cu12", "nvidia-nccl-cu13",
     "nvidia-cudnn-cu12", "nvidia-cudnn-cu13", "distributed-training-bench",
@@ -72,3 +81,70 @@ def git_commit() -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return answer.stdout.strip() or None
+
+
+def usable_cores() -> int:
+    """Cores this process may run on: its affinity, cut by the container's CPU quota."""
+    cores = len(os.sched_getaffinity(0))
+    quota, _, period = _read(CGROUP_CPU).partition(" ")
+    if quota.isdigit() and period.strip().isdigit():
+        cores = min(cores, max(1, math.floor(int(quota) / int(period))))
+    return cores
+
+
+def memory_gib() -> float:
+    """Host memory this process may use, in GiB: physical, cut by the container's limit."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = _read(CGROUP_MEMORY).strip()
+    if limit.isdigit():
+        total = min(total, int(limit))
+    return round(total / GIB, 2)
+
+
+def cpu_model() -> str | None:
+    """Name of the CPU as the kernel reports it; None where it does not."""
+    found = re.search(r"^model name\s*:\s*(.+)$", _read(Path("/proc/cpuinfo")), re.MULTILINE)
+    return found.group(1).strip() if found else platform.processor() or None
+
+
+def gpu_driver() -> str | None:
+    """Version of the NVIDIA kernel driver; None without one."""
+    found = re.search(r"Kernel Module\D*(\d+\.[\d.]+)", _read(Path("/proc/driver/nvidia/version")))
+    if found or shutil.which("nvidia-smi") is None:
+        return found.group(1) if found else None
+    # A microVM hands the device through without the module's file.
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "--id=0"]
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip() or None
+
+
+def host_facts() -> dict[str, Any]:
+    """Facts that change speed. No host name, user or path."""
+    return {
+        "cpu_model": cpu_model(),
+        "cores": usable_cores(),
+        "cores_of_machine": os.cpu_count(),
+        "memory_gib": memory_gib(),
+        "numa_nodes": len(list(Path("/sys/devices/system/node").glob("node[0-9]*"))) or None,
+        "kernel": platform.release(),
+        "architecture": platform.machine(),
+        "python": platform.python_version(),
+        "gpu_driver": gpu_driver(),
+        "boot": boot(),
+    }
+
+
+def boot() -> str | None:
+    """Which start of which machine this is, hashed: the same for runs side by side, and nothing to recognize it by."""
+    found = _read(BOOT_ID).strip()
+    return hashlib.sha256(found.encode()).hexdigest()[:12] if found else None
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

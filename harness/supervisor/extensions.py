@@ -1,18 +1,29 @@
-"""The folder of DeepSpeed's compiled operators, and the locks that killed processes leave in it.
+"""DeepSpeed's compiled operators: where they lie, how `python -m harness setup` builds them, and abandoned locks.
+
+DeepSpeed compiles its operators on first use, into TORCH_EXTENSIONS_DIR. `setup` does it once, so that no run has to;
+the ranks get the same folder, by default inside the Python environment, which stays self-contained.
 
 PyTorch's loader creates `<operator>/lock` while it builds or loads an operator, keeps it open and removes it at the
-end. Whoever comes meanwhile waits until it is gone: for ever, when the process that made it was killed.
+end. Other processes wait until it is gone: for ever, when the process that made it was killed.
 """
 
 import contextlib
+import fcntl
+import json
 import os
+import re
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
-from harness.supervisor.say import say
+from harness.contract import exitcodes
+from harness.supervisor.environment import installed_versions, usable_cores
+from harness.supervisor.folder import write_atomically
+from harness.supervisor.progress import say
 
 ABANDONED_S = 600
 """Age from which a lock that no process of this host holds is taken for left behind before we began.
@@ -20,6 +31,27 @@ ABANDONED_S = 600
 A younger one may belong to another node that shares the folder: a build takes minutes, a load milliseconds."""
 SETTLE_S = 0.5
 """Between closing a lock and removing it its owner does not hold it either."""
+
+STAMP = "built.json"
+OPERATORS = {
+    "CPUAdamBuilder": "cpu_adam",
+    "ShareMemCommBuilder": "deepspeed_shm_comm",
+    "FusedAdamBuilder": "fused_adam",
+}
+"""Builder -> folder of its build: the optimizer of offloaded configs, what gloo ranks on one host share, and the
+optimizer that ZeRO ships with on a GPU."""
+BUILD = """
+import sys
+from deepspeed.accelerator import get_accelerator
+unused = "ShareMemCommBuilder" if get_accelerator().device_name() == "cuda" else "FusedAdamBuilder"
+for name in sys.argv[1:]:
+    if name == unused:
+        continue
+    builder = get_accelerator().create_op_builder(name)
+    if builder is not None and hasattr(builder, "sources"):
+        builder.load(verbose=True)
+"""
+"""Runs in a child: the supervisor never imports DeepSpeed, and the accelerator decides which builder fits."""
 
 
 def extensions_folder() -> Path:
@@ -65,3 +97,85 @@ def _is_held(made: os.stat_result) -> bool:
                     if (found.st_dev, found.st_ino) == wanted:
                         return True
     return False
+
+
+def path_with_environment() -> str:
+    """PATH with the programs of this Python environment in front."""
+    return os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
+
+
+def plain_architectures() -> dict[str, str]:
+    """TORCH_CUDA_ARCH_LIST without suffixes: DeepSpeed 0.19 cannot parse `9.0a` and fails every CUDA build on it."""
+    given = os.environ.get("TORCH_CUDA_ARCH_LIST")
+    return {"TORCH_CUDA_ARCH_LIST": re.sub(r"(?<=\d)[af](?=[;\s+]|$)", "", given)} if given else {}
+
+
+def setup(verbose: bool) -> int:
+    """Build what is missing; returns the exit status."""
+    root = extensions_folder()
+    root.mkdir(parents=True, exist_ok=True)
+    with _locked(root):
+        if _is_built(root):
+            print(f"DeepSpeed's operators are built: {root}")
+            return 0
+        drop_abandoned_locks()
+        compiler = os.environ.get("CXX", "c++")
+        if shutil.which(compiler) is None:
+            print(
+                f"error: found no {compiler}, which compiles DeepSpeed's CPU optimizer; install g++ or set CXX. "
+                "Without it every config runs except zero-3-offload",
+                file=sys.stderr,
+            )
+            return exitcodes.INTERNAL
+        return _build(root, verbose)
+
+
+def _build(root: Path, verbose: bool) -> int:
+    for folder in OPERATORS.values():
+        # Built for another torch, or left half done with its lock by a build that was killed.
+        shutil.rmtree(root / folder, ignore_errors=True)
+    started_s, log = time.monotonic(), root / "build.log"
+    environment = (
+        os.environ
+        | plain_architectures()
+        | {
+            "TORCH_EXTENSIONS_DIR": str(root),
+            "PATH": path_with_environment(),
+            "MAX_JOBS": str(usable_cores()),
+        }
+    )
+    command = [sys.executable, "-c", BUILD, *OPERATORS]
+    print(f"compiling DeepSpeed's operators into {root}", flush=True)
+    with open(log, "wb") as output:
+        streams = {} if verbose else {"stdout": output, "stderr": subprocess.STDOUT}
+        status = subprocess.run(command, env=environment, check=False, **streams).returncode  # type: ignore[call-overload]
+    if status != 0:
+        tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:]
+        print("\n".join([*tail, f"error: the build failed with status {status}; whole log: {log}"]), file=sys.stderr)
+        return exitcodes.INTERNAL
+    write_atomically(root / STAMP, json.dumps(_fingerprint()) + "\n")
+    print(f"built in {time.monotonic() - started_s:.0f} s")
+    return 0
+
+
+def _is_built(root: Path) -> bool:
+    try:
+        return bool(json.loads((root / STAMP).read_text(encoding="utf-8")) == _fingerprint())
+    except (OSError, ValueError):
+        return False
+
+
+def _fingerprint() -> dict[str, str]:
+    versions = installed_versions()
+    known = {name: versions.get(name, "") for name in ("torch", "deepspeed")}
+    return known | {"python": f"{sys.version_info.major}.{sys.version_info.minor}"}
+
+
+@contextlib.contextmanager
+def _locked(root: Path) -> Iterator[None]:
+    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

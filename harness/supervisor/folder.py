@@ -17,7 +17,7 @@ from typing import BinaryIO
 from harness.contract.errors import DeliveryError, HarnessError, SpecError
 from harness.contract.record import File, Record, read_record
 from harness.contract.spec import RunSpec
-from harness.supervisor.signals import Cancelled, Signals
+from harness.supervisor.processes import Cancelled, Signals
 
 RECORD = "record.json"
 SPEC = "spec.json"

@@ -4,7 +4,6 @@ import base64
 import json
 import os
 import random
-import re
 import socket
 import sys
 from collections.abc import Mapping
@@ -14,10 +13,9 @@ from harness.contract.codec import nearest
 from harness.contract.errors import HarnessError, SpecError
 from harness.contract.spec import RunSpec
 from harness.supervisor import lean
-from harness.supervisor.extensions import writable_extensions_folder
-from harness.supervisor.host import usable_cores
+from harness.supervisor.environment import SOURCE_ROOT, usable_cores
+from harness.supervisor.extensions import path_with_environment, plain_architectures, writable_extensions_folder
 
-SOURCE_ROOT = Path(__file__).resolve().parents[2]
 LEAN = (sys.executable, "-m", "harness.supervisor.lean")
 """Starts the launcher named next, without the imports that it does not use."""
 PORTS = range(15000, 30000)
@@ -87,11 +85,6 @@ def launcher_command(spec: RunSpec, spec_path: Path, folder: Path, environment: 
     return LAUNCHERS[name](visible_devices(spec, environment), worker_command(spec_path, folder))
 
 
-def path_with_environment() -> str:
-    """PATH with the programs of this Python environment in front."""
-    return os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
-
-
 def rank_environment(spec: RunSpec, folder: Path, remedy: dict[str, str]) -> dict[str, str]:
     """Environment of the launcher and so of every rank: ambient, then ours, then the spec's, then the remedy's."""
     environment = dict(os.environ)
@@ -111,12 +104,6 @@ def rank_environment(spec: RunSpec, folder: Path, remedy: dict[str, str]) -> dic
         **({"DS_ACCELERATOR": "cpu"} if spec.platform.device == "cpu" else flight_recorder(folder)),
     }
     return environment | spec.environment | remedy
-
-
-def plain_architectures() -> dict[str, str]:
-    """TORCH_CUDA_ARCH_LIST without suffixes: DeepSpeed 0.19 cannot parse `9.0a` and fails every CUDA build on it."""
-    given = os.environ.get("TORCH_CUDA_ARCH_LIST")
-    return {"TORCH_CUDA_ARCH_LIST": re.sub(r"(?<=\d)[af](?=[;\s+]|$)", "", given)} if given else {}
 
 
 def flight_recorder(folder: Path) -> dict[str, str]:

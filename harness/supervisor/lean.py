@@ -21,7 +21,7 @@ from importlib.machinery import ModuleSpec
 from importlib.metadata import version
 from typing import Any, NoReturn
 
-from harness.quick_exit import leave
+from harness.process import leave
 
 TORCHRUN = "torch.distributed.run"
 DEEPSPEED = "deepspeed.launcher.launch"

@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 
-from harness.supervisor.deathsig import die_with_parent
+from harness.process import die_with_parent
 
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 AWAITED = (*FORWARDED, signal.SIGCHLD)

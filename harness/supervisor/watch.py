@@ -1,20 +1,31 @@
-"""Follow one launcher from start to end: its exit, a signal, the deadline or a stall."""
+"""Follow one launcher until it exits, a signal comes, the deadline passes or a rank stalls.
 
+Ranks that hang are asked where: Python stacks, native stacks, NCCL's flight recorder.
+"""
+
+import contextlib
 import os
+import shutil
+import signal
 import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.contract.heartbeat import read_heartbeat
+from harness.contract.heartbeat import Heartbeat, read_heartbeat
 from harness.contract.spec import RunSpec
 from harness.supervisor import processes
-from harness.supervisor.dumps import dump_all
+from harness.supervisor.processes import Signals
 from harness.supervisor.progress import Progress, Stall
-from harness.supervisor.signals import Signals
 
 POLL_S = 0.5
+STACKS_WAIT_S = 3.0
+FLIGHT_RECORDER_WAIT_S = 10.0
+PY_SPY_WAIT_S = 10.0
+SETTLED_S = 0.3
+"""A dump is complete when its file has kept its size for this long."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,3 +88,71 @@ def look(folder: Path, progress: Progress) -> None:
         beat = read_heartbeat(path)
         if beat is not None:
             progress.see(beat, now_s)
+
+
+def dump_all(world_size: int, folder: Path, beats: dict[int, Heartbeat]) -> None:
+    """Collect every dump that can be had, in bounded time; a rank that cannot answer is left out."""
+    pids = {rank: beat.pid for rank, beat in beats.items() if _alive(beat.pid)}
+    recorders = [r for r in range(world_size) if _trigger_flight_recorder(folder / "flight-recorder", r)]
+    spies = [_spy(pid, folder / f"py-spy-{rank}.txt") for rank, pid in pids.items()]
+    for spy in spies:
+        _finish(spy)
+    for pid in pids.values():
+        # The worker registered faulthandler on SIGUSR1 before its first heartbeat.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGUSR1)
+    _wait_settled((folder / f"stacks-{rank}.txt" for rank in pids), STACKS_WAIT_S)
+    _wait_settled((folder / "flight-recorder" / f"rank_{r}" for r in recorders), FLIGHT_RECORDER_WAIT_S)
+    for pipe in (folder / "flight-recorder").glob("*.pipe"):
+        pipe.unlink()
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return False
+    return True
+
+
+def _trigger_flight_recorder(folder: Path, rank: int) -> bool:
+    try:
+        descriptor = os.open(folder / f"rank_{rank}.pipe", os.O_WRONLY | os.O_NONBLOCK)
+    except OSError:
+        return False
+    with contextlib.closing(os.fdopen(descriptor, "wb", buffering=0)) as pipe, contextlib.suppress(OSError):
+        pipe.write(b"1\n")
+    return True
+
+
+def _spy(pid: int, path: Path) -> subprocess.Popen[bytes] | None:
+    program = shutil.which("py-spy") or shutil.which("py-spy", path=str(Path(sys.executable).parent))
+    if program is None:
+        return None
+    with open(path, "wb") as output:
+        return subprocess.Popen(
+            [program, "dump", "--pid", str(pid)], stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+        )
+
+
+def _finish(spy: subprocess.Popen[bytes] | None) -> None:
+    if spy is None:
+        return
+    try:
+        spy.wait(PY_SPY_WAIT_S)
+    except subprocess.TimeoutExpired:
+        spy.kill()
+        spy.wait()
+
+
+def _wait_settled(paths: Iterable[Path], timeout_s: float) -> None:
+    end_at = time.monotonic() + timeout_s
+    sizes: dict[Path, int] = dict.fromkeys(paths, -1)
+    unsettled = set(sizes)
+    while unsettled and time.monotonic() < end_at:
+        time.sleep(SETTLED_S)
+        for path in list(unsettled):
+            size = path.stat().st_size if path.exists() else 0
+            if size > 0 and size == sizes[path]:
+                unsettled.discard(path)
+            sizes[path] = size

@@ -14,7 +14,8 @@ from dtbench.workflow import gpus_of
 
 from harness.contract.engines import CONFIGS, ENGINES, parse_settings, resolve_settings
 from harness.contract.errors import SpecError
-from harness.contract.frontier import Frontier, Probe, Rung, probe_spec, read_frontier_plan
+from harness.contract.frontier import Frontier, Probe, Rung, probe_spec
+from harness.plans import read_frontier_plan
 from tests.dtbench.conftest import make_record, run_of, write_record
 
 Load = Callable[[str], Matrix]

@@ -15,8 +15,7 @@ from harness.contract.codec import encode
 from harness.contract.engines import CONFIGS
 from harness.contract.measured import RankResult, read_rank_result
 from harness.contract.spec import RunSpec
-from harness.supervisor.extensions import extensions_folder
-from harness.supervisor.launch import path_with_environment
+from harness.supervisor.extensions import extensions_folder, path_with_environment
 from tests.engines.specs import SMALL, make_spec
 
 ROOT = Path(__file__).resolve().parents[2]

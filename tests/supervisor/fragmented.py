@@ -5,10 +5,11 @@ import os
 import sys
 from pathlib import Path
 
+from harness import run
 from harness.contract.codec import encode
 from harness.contract.measured import Found, Memory, RankResult
 from harness.contract.spec import read_spec
-from harness.supervisor import launch, run
+from harness.supervisor import launch
 
 OOM = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 926.00 MiB. GPU {rank} has a total capacity of "

@@ -11,7 +11,7 @@ import pytest
 from harness.contract import exitcodes
 from harness.contract.errors import SpecError
 from harness.contract.spec import RunSpec
-from harness.supervisor.batch import read_plan, table
+from harness.plans import read_plan, table
 from tests.engines.specs import make_spec
 from tests.supervisor.conftest import Supervisor
 

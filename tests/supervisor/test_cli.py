@@ -10,7 +10,7 @@ import pytest
 
 from harness import cli
 from harness.contract import exitcodes
-from harness.supervisor import setup
+from harness.supervisor import extensions
 from tests.supervisor.conftest import ROOT
 
 
@@ -54,7 +54,7 @@ def test_a_budget_may_be_without_end() -> None:
 
 def test_the_supervisor_never_loads_torch() -> None:
     program = (
-        "import sys, harness.supervisor.run, harness.supervisor.batch, harness.supervisor.setup\n"
+        "import sys, harness.run, harness.plans, harness.supervisor.extensions\n"
         "print([m for m in ('torch', 'deepspeed', 'numpy', 'google.cloud.storage', 'pynvml') if m in sys.modules])"
     )
     answer = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -69,11 +69,11 @@ def test_set_up_without_a_compiler_says_what_to_install(tmp_path: Path) -> None:
 
 
 def test_set_up_is_done_once_per_version(tmp_path: Path) -> None:
-    (tmp_path / setup.STAMP).write_text(json.dumps(setup._fingerprint()))
+    (tmp_path / extensions.STAMP).write_text(json.dumps(extensions._fingerprint()))
     answer = harness("setup", TORCH_EXTENSIONS_DIR=str(tmp_path), CXX="absent-compiler")
     assert answer.returncode == 0
     assert "are built" in answer.stdout
-    (tmp_path / setup.STAMP).write_text(json.dumps(setup._fingerprint() | {"torch": "1.0"}))
+    (tmp_path / extensions.STAMP).write_text(json.dumps(extensions._fingerprint() | {"torch": "1.0"}))
     assert harness("setup", TORCH_EXTENSIONS_DIR=str(tmp_path), CXX="absent-compiler").returncode == exitcodes.INTERNAL
 
 
@@ -84,7 +84,7 @@ def test_a_build_that_fails_shows_the_compilers_words(tmp_path: Path) -> None:
     answer = harness("setup", TORCH_EXTENSIONS_DIR=str(tmp_path / "ext"), CXX=str(compiler))
     assert answer.returncode == exitcodes.INTERNAL
     assert "the build failed" in answer.stderr
-    assert not (tmp_path / "ext" / setup.STAMP).exists()
+    assert not (tmp_path / "ext" / extensions.STAMP).exists()
 
 
 @pytest.mark.parametrize("name", ["", " "])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from harness.contract.errors import SpecError
 from harness.contract.variables import refuse_secrets
-from harness.supervisor import host
+from harness.supervisor import environment
 from harness.supervisor.environment import REMOVED, describe_environment, public_variables
 
 SECRETS = {
@@ -72,16 +72,16 @@ def test_the_environment_names_versions_and_hardware_but_not_the_machine() -> No
 
 
 def test_a_boot_is_told_apart_and_not_told() -> None:
-    shown = host.host_facts()["boot"]
-    assert shown == host.boot() and len(shown) == 12
-    assert shown not in host.BOOT_ID.read_text()
+    shown = environment.host_facts()["boot"]
+    assert shown == environment.boot() and len(shown) == 12
+    assert shown not in environment.BOOT_ID.read_text()
 
 
 def test_another_boot_is_another_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    here = host.boot()
+    here = environment.boot()
     other = tmp_path / "boot_id"
     other.write_text("00000000-0000-0000-0000-000000000000\n")
-    monkeypatch.setattr(host, "BOOT_ID", other)
-    assert host.boot() not in (here, None)
-    monkeypatch.setattr(host, "BOOT_ID", tmp_path / "none")
-    assert host.boot() is None
+    monkeypatch.setattr(environment, "BOOT_ID", other)
+    assert environment.boot() not in (here, None)
+    monkeypatch.setattr(environment, "BOOT_ID", tmp_path / "none")
+    assert environment.boot() is None

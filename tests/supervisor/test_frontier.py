@@ -14,8 +14,8 @@ from harness.contract.errors import SpecError
 from harness.contract.frontier import FrontierPlan, FrontierSpec, read_frontier, search_bounds
 from harness.contract.record import read_record
 from harness.contract.spec import RunSpec
-from harness.search.probes import _execute
-from harness.supervisor.signals import Cancelled
+from harness.plans import _execute
+from harness.supervisor.processes import Cancelled
 from tests.engines.specs import make_spec
 from tests.supervisor.conftest import Supervisor, until
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from harness.contract.errors import SpecError
 from harness.contract.frontier import Bounds, Frontier, Probe, Rung, predicted_limit, probe_spec
 from harness.contract.spec import RunSpec
+from harness.plans import sentence
 from harness.search.ladders import Known, capacity_bytes, next_ladder, search
-from harness.search.probes import sentence
 from tests.engines.specs import make_spec
 
 SPEC = make_spec("fsdp2-reshard", platform__memory_cap_gib=1.0)

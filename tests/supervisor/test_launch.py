@@ -13,7 +13,7 @@ import pytest
 
 from harness.contract.errors import HarnessError
 from harness.supervisor import launch
-from harness.supervisor.host import usable_cores
+from harness.supervisor.environment import usable_cores
 from tests.engines.specs import make_spec
 from tests.supervisor.conftest import ROOT, until
 

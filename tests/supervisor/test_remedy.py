@@ -8,7 +8,7 @@ import pytest
 from harness.contract import exitcodes
 from harness.contract.diagnosis import Diagnosis, Evidence
 from harness.contract.outcome import REMEDIES
-from harness.supervisor.remedy import remedy_for
+from harness.supervisor.attempt import remedy_for
 from tests.engines.specs import make_spec
 from tests.supervisor.conftest import Supervisor
 

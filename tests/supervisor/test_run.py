@@ -11,7 +11,7 @@ import pytest
 
 from harness.contract import exitcodes
 from harness.supervisor.folder import finished, list_files
-from harness.supervisor.signals import SCHEDULED
+from harness.supervisor.processes import SCHEDULED
 from tests.engines.specs import make_spec
 from tests.supervisor.conftest import Supervisor
 

@@ -7,7 +7,7 @@ from typing import Any
 from harness.contract.diagnosis import Diagnosis, Evidence
 from harness.contract.frontier import Rung
 from harness.contract.heartbeat import HeartbeatWriter
-from harness.search.rungs import measured_ladder, read_rungs, rung_json
+from harness.supervisor.collect import measured_ladder, read_rungs, rung_json
 from tests.engines.specs import make_spec
 
 SPEC = make_spec("fsdp2-reshard", protocol__ladder=[2, 4, 8, 16])

@@ -16,7 +16,7 @@ from harness.contract.heartbeat import read_heartbeat
 from harness.contract.measured import Measured
 from harness.contract.record import RECORD_VERSION, Record, read_record
 from harness.contract.spec import RunSpec, read_spec
-from harness.search.trials import Choice, search, trial_spec
+from harness.search.tuned import Choice, trial_spec, tune
 from harness.supervisor.folder import finished
 from tests.engines.specs import make_spec
 from tests.supervisor.conftest import Supervisor, until
@@ -51,7 +51,7 @@ def choose(speeds: dict[float, float | None], spec: RunSpec = SPEC, left_s: floa
         speed = speeds[trial.engine.settings["bucket_cap_mb"]]
         return record_of(trial, "ok" if speed else "cuda_oom", speed)
 
-    return search(spec, Path("out"), run, time.monotonic() + left_s, lambda: False)
+    return tune(spec, Path("out"), run, time.monotonic() + left_s, lambda: False)
 
 
 def test_the_fastest_trial_is_kept_and_all_are_told() -> None:
@@ -87,7 +87,7 @@ def test_each_trial_has_an_equal_share_of_the_time_and_the_run_keeps_its_own() -
         shares.append(until_s - time.monotonic())
         return record_of(trial, "ok", 1.0)
 
-    search(SPEC, Path("out"), run, time.monotonic() + 400.0, lambda: False)
+    tune(SPEC, Path("out"), run, time.monotonic() + 400.0, lambda: False)
     assert shares == pytest.approx([100.0, 400 / 3, 200.0], abs=1.0), "unused time goes to those that follow"
 
 
@@ -95,8 +95,8 @@ def test_no_trial_starts_after_a_signal_or_the_deadline() -> None:
     def run(trial: RunSpec, place: Path, until_s: float) -> Record:
         raise AssertionError("a trial was started")
 
-    assert search(SPEC, Path("out"), run, time.monotonic() + 400.0, lambda: True).trials == []
-    assert search(SPEC, Path("out"), run, time.monotonic(), lambda: False).trials == []
+    assert tune(SPEC, Path("out"), run, time.monotonic() + 400.0, lambda: True).trials == []
+    assert tune(SPEC, Path("out"), run, time.monotonic(), lambda: False).trials == []
 
 
 def test_a_trial_is_short_and_has_the_same_warm_up() -> None:
@@ -112,7 +112,7 @@ def test_a_setting_that_cannot_be_is_found_before_anything_runs() -> None:
         raise AssertionError("a trial was started")
 
     with pytest.raises(SpecError, match="offload_param: needs stage 3"):
-        search(spec, Path("out"), run, time.monotonic() + 100, lambda: False)
+        tune(spec, Path("out"), run, time.monotonic() + 100, lambda: False)
 
 
 @pytest.mark.slow

@@ -11,7 +11,6 @@ from typing import Any
 from harness.contract.engines import resolve_settings
 from harness.contract.record import Record
 from harness.contract.spec import RunSpec
-from harness.supervisor.say import say
 
 RunTrial = Callable[[RunSpec, Path, float], Record]
 """Runs a trial's spec in a folder until a monotonic time."""
@@ -19,7 +18,7 @@ RunTrial = Callable[[RunSpec, Path, float], Record]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Choice:
-    """What a search came to."""
+    """The settings that the trials chose."""
 
     spec: RunSpec
     """The spec to measure: the given one with the kept settings, and no trials."""
@@ -28,15 +27,22 @@ class Choice:
     note: str
 
 
-def search(spec: RunSpec, out: Path, run: RunTrial, deadline_s: float, cancelled: Callable[[], bool]) -> Choice:
+def tune(
+    spec: RunSpec,
+    out: Path,
+    run: RunTrial,
+    deadline_s: float,
+    cancelled: Callable[[], bool],
+    say: Callable[[str], None] = print,
+) -> Choice:
     """Run every trial of `spec.protocol.trials` in its own folder `trial-<k>` below `out`.
 
-    Each gets an equal share of the time that is left, one more share being the measured run's, so that
-    no trial can eat the others' time. A trial that dies is data.
+    Each trial gets an equal share of the time that is left, and the measured run gets one more share, so that no trial
+    uses up the time of another. A trial that fails is a result too. `say` prints one line of progress.
     """
     trials: list[dict[str, Any]] = []
     count = len(spec.protocol.trials)
-    # All of them first: a setting that cannot be must not be found out halfway.
+    # All specs first: an impossible setting must be refused before any trial starts.
     specs = [trial_spec(spec, settings) for settings in spec.protocol.trials]
     for index, settings in enumerate(spec.protocol.trials, start=1):
         left_s = deadline_s - time.monotonic()

@@ -6,18 +6,19 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from harness.contract import exitcodes
+from harness.contract.codec import read_json
 from harness.contract.errors import DeliveryError, HarnessError, SpecError
-from harness.contract.frontier import read_one_spec
 from harness.contract.record import Record
-from harness.contract.spec import RunSpec
+from harness.contract.spec import RunSpec, parse_spec
 from harness.contract.variables import refuse_secrets
-from harness.supervisor import deathsig, folder
+from harness.process import adopt_orphans
+from harness.supervisor import folder
 from harness.supervisor.attempt import Attempt
-from harness.supervisor.say import Teller, say, summary, title
-from harness.supervisor.signals import Cancelled, Signals
+from harness.supervisor.processes import Cancelled, Signals
+from harness.supervisor.progress import Teller, say, summary, title
 
 if TYPE_CHECKING:
     from harness.delivery.upload import Bucket
@@ -26,6 +27,8 @@ GRACE_VARIABLE, GRACE_S = "HARNESS_GRACE_S", 15.0
 """A Spot node is gone about this long after SIGTERM unless its pool says more: by then the record must have left."""
 START_PATIENCE_S = 20.0
 DELIVERY_PATIENCE_S = 900.0
+PLANS = {"specs": "batch PLAN OUTROOT", "frontiers": "frontier PLAN OUT"}
+"""The one key of a plan file -> the command that works through it."""
 
 
 def run(spec_path: Path, out: Path, upload: str | None) -> int:
@@ -44,6 +47,26 @@ def run(spec_path: Path, out: Path, upload: str | None) -> int:
         return exitcodes.PREEMPTED if upload and record.outcome == "preemption" else exitcodes.RECORD_DELIVERED
 
     return exit_status(work)
+
+
+def read_one_spec(path: Path) -> RunSpec:
+    """Read a spec file, as `read_spec`, but say of a plan file which command it is for. Raises SpecError."""
+    plain = read_json(path)
+    refuse_plan(path, plain)
+    try:
+        return parse_spec(plain)
+    except SpecError as error:
+        raise SpecError(f"{path}: {error}") from None
+
+
+def refuse_plan(path: Path, plain: Any) -> None:
+    """Refuse a plan where none, or another one, is expected: name the command for it. Raises SpecError."""
+    for key, command in PLANS.items():
+        if isinstance(plain, dict) and key in plain:
+            raise SpecError(
+                f'{path}: found a plan of `{command.split()[0]}` ({{"{key}": [...]}}); work through it with '
+                f"`python -m harness {command}`"
+            )
 
 
 def exit_status(work: Callable[[], int]) -> int:
@@ -86,7 +109,7 @@ def execute(spec: RunSpec, out: Path, upload: str | None = None, until_s: float 
             if delivered:
                 say(f"{upload}: already delivered: {summary(delivered)}")
                 return delivered
-            deathsig.adopt_orphans()
+            adopt_orphans()
             record = _new_record(spec, out, bucket, signals, until_s)
         if bucket:
             _deliver(bucket, out, record, signals)
