@@ -148,7 +148,8 @@ class Frontier:
 
 def sized(spec: RunSpec, size: int) -> RunSpec:
     """The spec with its ladder's axis at that size."""
-    data = dataclasses.replace(spec.data, **{spec.protocol.ladder_over: size})
+    axis: dict[str, Any] = {spec.protocol.ladder_over: size}
+    data = dataclasses.replace(spec.data, **axis)
     return dataclasses.replace(spec, data=data)
 
 

@@ -28,7 +28,7 @@ from harness.contract.errors import DeliveryError, SpecError
 from harness.contract.record import File, parse_record
 from harness.delivery import upload
 from harness.delivery.upload import Bucket, hopeless
-from harness.supervisor.signals import Cancelled
+from harness.supervisor.processes import Cancelled
 from tests.engines.specs import make_spec
 from tests.supervisor.conftest import Supervisor, until
 
