@@ -19,9 +19,8 @@ import torch.distributed as dist
 
 from harness.contract.heartbeat import HeartbeatWriter
 from harness.contract.spec import read_spec
-from harness.engines.base import Context, Engine
+from harness.engines.base import Context, Engine, build_engine
 from harness.engines.loop import Loop
-from harness.engines.registry import build_engine
 from harness.measure import clock
 from harness.measure.memory import Gauge
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import torch
 
     from harness.engines.base import Context
-    from harness.engines.trial import Trial
+    from harness.engines.training import Training
     from harness.measure.memory import Gauge
 
 _STARTED_S = time.perf_counter()
@@ -74,10 +74,10 @@ def _run(spec: RunSpec, out: Path, heartbeat: HeartbeatWriter, rank: int, world_
     gc.disable()
     context, gauge = _join(spec, heartbeat, injector, rank, world_size, local_rank)
 
+    from harness.engines.base import import_engine
     from harness.engines.imports import import_causal_lm
-    from harness.engines.ladder import Ladder
-    from harness.engines.registry import import_engine
-    from harness.engines.trial import Trial
+    from harness.engines.probe import Probe
+    from harness.engines.training import Training
 
     import_engine(spec.engine.name)
     import_causal_lm(spec.model.config["model_type"])
@@ -86,25 +86,25 @@ def _run(spec: RunSpec, out: Path, heartbeat: HeartbeatWriter, rank: int, world_
     gc.freeze()
     hook = injector.strike if spec.faults else None
     if spec.protocol.ladder:
-        result = Ladder(context, heartbeat, gauge, write_json, out, hook).run()
+        result = Probe(context, heartbeat, gauge, write_json, out, hook).run()
         write_json(out / f"result-{rank}.json", result)
         return _leave(context.device)
-    trial = Trial(context, heartbeat, gauge, hook)
-    trial.startup_s["import"] = time.perf_counter() - _STARTED_S
-    trial.check_hardware()
-    trial.build()
+    training = Training(context, heartbeat, gauge, hook)
+    training.startup_s["import"] = time.perf_counter() - _STARTED_S
+    training.check_hardware()
+    training.build()
     gc.enable()
-    trial.warm_up()
+    training.warm_up()
     # Without warm-up steps nothing can be looked at before the window: the gate then stands behind it.
-    if spec.protocol.warmup_steps and not _gate(trial, spec, out, rank):
+    if spec.protocol.warmup_steps and not _gate(training, spec, out, rank):
         return PARITY_EXIT
-    trial.time()
-    trial.collect()
-    if not spec.protocol.warmup_steps and not _gate(trial, spec, out, rank):
+    training.time()
+    training.collect()
+    if not spec.protocol.warmup_steps and not _gate(training, spec, out, rank):
         return PARITY_EXIT
-    trial.profile()
-    heartbeat.beat(trial.loop.next_step, "done")
-    write_json(out / f"result-{rank}.json", trial.result())
+    training.profile()
+    heartbeat.beat(training.loop.next_step, "done")
+    write_json(out / f"result-{rank}.json", training.result())
     return _leave(context.device)
 
 
@@ -134,9 +134,9 @@ def _join(
     return Context(spec, rank, world_size, device), gauge
 
 
-def _gate(trial: "Trial", spec: RunSpec, out: Path, rank: int) -> bool:
+def _gate(training: "Training", spec: RunSpec, out: Path, rank: int) -> bool:
     """Whether the run may be measured: a broken promise is only noted in the arm that promises none."""
-    mismatches = trial.mismatches()
+    mismatches = training.mismatches()
     write_json(out / f"parity-{rank}.json", {"mismatches": mismatches, "arm": spec.identity.arm})
     if not mismatches or spec.identity.arm == "defaults":
         return True

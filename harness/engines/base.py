@@ -1,18 +1,22 @@
 """The protocol that every engine implements, and what it is given to build itself from.
 
-The loop (`engines/loop.py`) drives any engine through three calls a step and never asks which one
-it is: `forward` and `backward` once per micro-step, then `step`.
+The loop (`engines/loop.py`) drives any engine through three calls a step and never asks which one it is: `forward` and
+`backward` once per micro-step, then `step`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Literal, Protocol
 
 import torch
 from torch import nn
 
+from harness.contract.errors import SpecError
 from harness.contract.measured import Found
 from harness.contract.spec import RunSpec
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +61,8 @@ class Engine(Protocol):
         """Accumulate the loss's gradients; `last` marks the last micro-step, the one that must be reduced.
 
         `hold` marks a backward that `holdings` and `found` will report on: the engine notes what it hands to
-        reductions, and keeps gradients as they are when the last one has been computed, before it tidies up.
-        It costs time and memory, and is never set inside the timed window.
+        reductions, and keeps the last gradients as they are before it tidies up. This costs time and memory, so it is
+        never set inside the timed window.
         """
         ...
 
@@ -77,3 +81,36 @@ class Engine(Protocol):
     def resolved(self) -> dict[str, object]:
         """The engine's complete configuration as JSON values."""
         ...
+
+
+def import_engine(name: str) -> Callable[[Context], Engine]:
+    """The builder of an engine of `harness/contract/engines`: `build` in the module here that has its name."""
+    builder: Callable[[Context], Engine] = import_module(f"harness.engines.{name}").build
+    return builder
+
+
+def build_engine(context: Context) -> Engine:
+    """Build the engine that the spec names. Raises SpecError for numerics or an optimizer that it does not have."""
+    return import_engine(context.spec.engine.name)(context)
+
+
+def dtype(name: str) -> torch.dtype:
+    """The torch dtype of a spec's dtype name. Raises SpecError for float16, which needs loss scaling."""
+    if name not in DTYPES:
+        raise SpecError(f"numerics: found {name!r}, expected one of {', '.join(DTYPES)}; no engine here scales losses")
+    return DTYPES[name]
+
+
+def dtype_name(value: torch.dtype) -> str:
+    """`float32` for `torch.float32`."""
+    return str(value).removeprefix("torch.")
+
+
+def require(spec: RunSpec, **allowed: tuple[str, ...]) -> None:
+    """Refuse numerics that an engine cannot give. Raises SpecError naming the role."""
+    for role, names in allowed.items():
+        found = getattr(spec.numerics, role)
+        if found not in names:
+            raise SpecError(
+                f"numerics.{role}: found {found!r}, engine {spec.engine.name!r} gives {' or '.join(names)} here"
+            )

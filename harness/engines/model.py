@@ -1,12 +1,24 @@
-"""The model: any Hugging Face causal LM, built on the meta device from the config in the spec."""
+"""The model: any Hugging Face causal LM, built on the meta device from the config in the spec; then its first weights.
+
+Every engine starts from the same weights, whatever it shards: a module's parameters are drawn whole on the device, by
+Hugging Face's own rule, from a seed that depends on the module's name alone. They are rounded to the compute dtype, so
+that masters and working copies agree bit by bit, and only then cut up. No rank ever needs more than one piece of the
+whole model at once, and nothing is drawn on the CPU for a model that trains on a GPU. Pretrained weights are read the
+same way, one piece at a time.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import torch
+from safetensors import safe_open
 from torch import nn
 
 from harness.contract.errors import SpecError
-from harness.engines.base import Context
+from harness.engines.base import Context, dtype
 from harness.engines.imports import import_causal_lm
-from harness.engines.numerics import dtype
 
 
 def build_meta_model(context: Context) -> nn.Module:
@@ -58,3 +70,87 @@ def compile_parts(model: nn.Module, blocks: list[nn.Module]) -> None:
     for block in blocks:
         block.compile()
     model.loss_function = torch.compile(model.loss_function)
+
+
+class Checkpoint:
+    """Tensors of a checkpoint's safetensors files, memory-mapped and read one by one."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        folder = Path(source)
+        if not folder.is_dir():
+            from huggingface_hub import snapshot_download
+
+            folder = Path(snapshot_download(source, allow_patterns="*.safetensors"))
+        self._files: dict[str, Any] = {}
+        for path in sorted(folder.glob("*.safetensors")):
+            file = safe_open(path, framework="pt")
+            self._files |= dict.fromkeys(file.keys(), file)
+        if not self._files:
+            raise SpecError(f"model.pretrained: found no *.safetensors in {source!r}, expected at least one")
+
+    def read(self, name: str) -> torch.Tensor:
+        """One whole tensor on the CPU. Raises SpecError naming it when the checkpoint has none of that name."""
+        if name not in self._files:
+            raise SpecError(f"model.pretrained: {self._source!r} has no tensor {name!r}, which the config asks for")
+        tensor: torch.Tensor = self._files[name].get_tensor(name)
+        return tensor
+
+
+class Weights:
+    """Gives a meta model its first weights, module by module, in any order."""
+
+    def __init__(self, context: Context, model: nn.Module) -> None:
+        self._model = model
+        self._device = context.device
+        self._seed = context.spec.model.seed
+        self._compute = dtype(context.spec.numerics.compute)
+        self._names = {id(module): name for name, module in model.named_modules()}
+        self._real: dict[int, nn.Parameter] = {}
+        source = context.spec.model.pretrained
+        self._checkpoint = Checkpoint(source) if source is not None else None
+
+    def materialize(self, root: nn.Module) -> None:
+        """Replace every meta parameter and buffer below `root` by a real one on the device."""
+        for _ in self.stream(root):
+            pass
+
+    def stream(self, root: nn.Module) -> Iterator[nn.Parameter]:
+        """Like `materialize`, handing over each new parameter before the next module is drawn."""
+        for module in root.modules():
+            fresh = self._draw(module)
+            for name, meta in list(module._parameters.items()):
+                if meta is None or not meta.is_meta:
+                    continue
+                # Tied parameters are one object in several modules: drawn at the first, shared by the others.
+                if id(meta) not in self._real:
+                    value = fresh[name].to(self._compute).to(meta.dtype)
+                    self._real[id(meta)] = nn.Parameter(value, requires_grad=meta.requires_grad)
+                    module._parameters[name] = self._real[id(meta)]
+                    yield self._real[id(meta)]
+                else:
+                    module._parameters[name] = self._real[id(meta)]
+
+    def _draw(self, module: nn.Module) -> dict[str, torch.Tensor]:
+        meta = {n: p for n, p in module._parameters.items() if p is not None and p.is_meta and id(p) not in self._real}
+        buffers = {n: b for n, b in module._buffers.items() if b is not None and b.is_meta}
+        if not meta and not buffers:
+            return {}
+        name = self._names[id(module)]
+        for n, b in buffers.items():
+            module._buffers[n] = torch.empty_like(b, device=self._device)
+        fresh = {
+            n: nn.Parameter(torch.empty(p.shape, dtype=torch.float32, device=self._device)) for n, p in meta.items()
+        }
+        module._parameters.update(fresh)
+        torch.manual_seed(_seed_of(self._seed, name))
+        with torch.no_grad():
+            self._model._init_weights(module)  # type: ignore[operator]
+        module._parameters.update(meta)
+        if self._checkpoint is not None:
+            return {n: self._checkpoint.read(f"{name}.{n}" if name else n).to(self._device) for n in meta}
+        return {n: p.data for n, p in fresh.items()}
+
+
+def _seed_of(seed: int, name: str) -> int:
+    return int.from_bytes(hashlib.sha256(f"{seed}:{name}".encode()).digest()[:8], "big") >> 1

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from harness.contract.heartbeat import HeartbeatWriter
 from harness.contract.spec import read_spec
 from harness.engines.base import Context
-from harness.engines.trial import Trial
+from harness.engines.training import Training
 from harness.measure.memory import Gauge
 from harness.worker import write_json
 
@@ -26,16 +26,16 @@ from harness.worker import write_json
 def run_one(folder: Path, rank: int, world_size: int) -> None:
     spec = read_spec(folder / "spec.json")
     device = torch.device("cpu")
-    trial = Trial(
+    training = Training(
         Context(spec, rank, world_size, device), HeartbeatWriter(folder, rank), Gauge(device, cap_gib=None), hook=None
     )
-    trial.check_hardware()
-    trial.build()
-    trial.warm_up()
-    write_json(folder / f"parity-{rank}.json", [str(m) for m in trial.mismatches()])
-    trial.time()
-    trial.collect()
-    write_json(folder / f"result-{rank}.json", trial.result())
+    training.check_hardware()
+    training.build()
+    training.warm_up()
+    write_json(folder / f"parity-{rank}.json", [str(m) for m in training.mismatches()])
+    training.time()
+    training.collect()
+    write_json(folder / f"result-{rank}.json", training.result())
 
 
 def main() -> None:

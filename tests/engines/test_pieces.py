@@ -7,15 +7,13 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from harness.contract.engines import CONFIGS, parse_settings
+from harness.contract.engines import CONFIGS, ENGINES, parse_settings
 from harness.contract.engines.zero import ZeroSettings
 from harness.contract.errors import SpecError
-from harness.engines import registry
-from harness.engines.base import Context
-from harness.engines.data import Tokens
-from harness.engines.model import build_meta_model, count_parameters, decoder_blocks
-from harness.engines.weights import Weights
-from harness.engines.zero_config import deepspeed_config
+from harness.engines.base import Context, build_engine, import_engine
+from harness.engines.loop import Tokens
+from harness.engines.model import Weights, build_meta_model, count_parameters, decoder_blocks
+from harness.engines.zero import deepspeed_config
 from tests.engines.specs import SMALL, make_spec
 
 
@@ -88,29 +86,28 @@ def alone() -> Iterator[None]:
 @pytest.mark.parametrize(("checkpointing", "forwards"), [(False, 1), (True, 2)])
 def test_checkpointing_runs_each_block_again(alone: None, config: str, checkpointing: bool, forwards: int) -> None:
     place = context(config, world_size=1, platform__world_size=1, model__activation_checkpointing=checkpointing)
-    engine = registry.build_engine(place)
+    engine = build_engine(place)
     calls = []
     engine.model.model.layers[0].mlp.register_forward_pre_hook(lambda *_: calls.append(1))  # type: ignore[union-attr]
     engine.backward(engine.forward(Tokens(place).draw(0, 0)), last=True)
     assert len(calls) == forwards
 
 
-def test_unknown_and_doubled_engines_are_refused() -> None:
-    with pytest.raises(SpecError, match="registered twice"):
-        registry.register("ddp", "elsewhere:build")
-    assert set(registry.names()) == {config.engine for config in CONFIGS.values()}
+@pytest.mark.parametrize("name", ENGINES)
+def test_every_described_engine_has_a_builder(name: str) -> None:
+    assert callable(import_engine(name))
 
 
 def test_float16_is_refused_with_the_reason(alone: None) -> None:
     place = context("ddp", world_size=1, platform__device="cuda", numerics__compute="float16")
     with pytest.raises(SpecError, match="float16"):
-        registry.build_engine(place)
+        build_engine(place)
 
 
 def test_a_setting_that_numerics_rule_out_names_the_role(alone: None) -> None:
     place = context("fsdp2-reshard", world_size=1, numerics__master="bfloat16")
     with pytest.raises(SpecError, match=r"numerics\.master"):
-        registry.build_engine(place)
+        build_engine(place)
 
 
 @pytest.mark.parametrize("config", [name for name, entry in CONFIGS.items() if entry.engine == "zero"])

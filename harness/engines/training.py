@@ -12,9 +12,8 @@ import torch.distributed as dist
 
 from harness.contract.heartbeat import HeartbeatWriter
 from harness.contract.measured import Found, Memory, RankResult, State
-from harness.engines.base import Context, Engine
+from harness.engines.base import Context, Engine, build_engine
 from harness.engines.loop import Hook, Loop
-from harness.engines.registry import build_engine
 from harness.measure import clock, nvml
 from harness.measure.ledger import predict, state_bytes_per_parameter
 from harness.measure.memory import Gauge, PhasePeaks
@@ -26,7 +25,7 @@ from harness.measure.traffic import TrafficError, profiled_pass
 _PACKAGES = ("torch", "transformers", "deepspeed", "triton", "numpy")
 
 
-class Trial:
+class Training:
     """Holds what one rank learns on its way to a RankResult."""
 
     def __init__(self, context: Context, heartbeat: HeartbeatWriter, gauge: Gauge, hook: Hook | None) -> None:

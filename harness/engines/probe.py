@@ -18,16 +18,15 @@ from typing import Any
 from harness.contract.frontier import RUNG_STEPS, sized
 from harness.contract.heartbeat import HeartbeatWriter
 from harness.contract.measured import Memory, RankResult
-from harness.engines.base import Context
+from harness.engines.base import Context, build_engine
 from harness.engines.loop import Hook, Loop
-from harness.engines.registry import build_engine
-from harness.engines.trial import device_name, versions
+from harness.engines.training import device_name, versions
 from harness.measure import clock
 from harness.measure.cap import release_cached
 from harness.measure.memory import Gauge
 
 
-class Ladder:
+class Probe:
     """Holds what one rank learns on its way up."""
 
     def __init__(
