@@ -38,6 +38,7 @@ format: setup ## rewrite the code in its one format
 
 lock: setup ## resolve pyproject.toml again into requirements.lock
 	$(BIN)/uv pip compile --universal --python-version 3.11 --extra dev --no-emit-index-url --no-header pyproject.toml -o requirements.lock
+	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate -c requirements.lock containers/requirements.in -o containers/requirements.lock
 
 clean: ## remove the environment; results stay
 	rm -rf $(VENV) .snakemake

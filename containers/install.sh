@@ -7,5 +7,5 @@ python=${2:-python3}
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 "$python" -m venv "$venv"
 command -v uv >/dev/null || { "$venv/bin/python" -m pip install --quiet --disable-pip-version-check uv==0.13.9; PATH="$venv/bin:$PATH"; }
-uv pip install --quiet --python "$venv/bin/python" --compile-bytecode \
-    --constraint "$here/../requirements.lock" -r "$here/requirements.in"
+# Every wheel by its hash: requirements.lock beside this file holds the versions of the repository's own lock.
+uv pip install --quiet --python "$venv/bin/python" --compile-bytecode --require-hashes -r "$here/requirements.lock"

@@ -6,7 +6,7 @@
 set -euo pipefail
 venv=${1:?usage: operators.sh VENV}
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-version=$(sed -n 's/^deepspeed==\([^ ;]*\).*/\1/p' "$here/../requirements.lock")
+version=$(sed -n 's/^deepspeed==\([^ ;\\]*\).*/\1/p' "$here/requirements.lock")
 # A100, L4, H100 and H200; PTX for what comes after them.
 export TORCH_CUDA_ARCH_LIST=${TORCH_CUDA_ARCH_LIST:-8.0;8.9;9.0+PTX}
 export DS_ACCELERATOR=cuda DS_BUILD_CPU_ADAM=1 DS_BUILD_FUSED_ADAM=1 DS_ENABLE_NINJA=1

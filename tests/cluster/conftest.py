@@ -1,7 +1,9 @@
 """A cluster for the tests: our own control plane, or the one KUBECONFIG names; without either, skip and say how."""
 
+import http.client
 import os
 import shutil
+import ssl
 import subprocess
 import uuid
 from collections.abc import Callable, Iterator
@@ -9,15 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from snakemake_executor_plugin_gke.manifest import render_manifest
 
 from harness.contract.spec import RunSpec
 from tests.cluster.lab.bucket import NAME, FaultyBucket
-from tests.cluster.lab.client import IMAGE, Clone
+from tests.cluster.lab.client import IMAGE, ROOT, Clone
 from tests.cluster.lab.kube import Kube
 from tests.cluster.lab.kubelet import Kubelet, Node
-from tests.cluster.lab.plane import ControlPlane
+from tests.cluster.lab.plane import ControlPlane, write_kubeconfig
 from tests.cluster.lab.process import until
+from tests.cluster.lab.relay import Relay
 from tests.gke.specs import make_settings, make_spec
 
 HERE = Path(__file__).parent
@@ -41,6 +45,8 @@ class Cluster:
 
     def __init__(self, kubeconfig: Path, plane: ControlPlane | None, binary: Path, folder: Path) -> None:
         self.kubeconfig, self.plane, self.binary, self.folder = kubeconfig, plane, binary, folder
+        self.client_kubeconfig = plane.client_kubeconfig if plane else kubeconfig
+        """That of a user who has the Role of profiles/gke/role.yaml and nothing else."""
 
     def certificate(self) -> tuple[Path, Path]:
         """Certificate and key of the kubelets."""
@@ -85,10 +91,12 @@ def kube(cluster: Cluster) -> Iterator[Kube]:
     """A namespace of this test's own."""
     kube = Kube(str(cluster.kubeconfig), f"lab-{uuid.uuid4().hex[:8]}")
     kube.make_namespace()
+    kube.allow("client", yaml.safe_load((ROOT / "profiles" / "gke" / "role.yaml").read_text()))
     until(kube.has_service_account, 30, "the namespace's service account")
     yield kube
     kube.delete_all()
-    kube.core.delete_namespace(kube.namespace)
+    if not kube.is_leaving():  # a test may have deleted it
+        kube.core.delete_namespace(kube.namespace)
 
 
 AddNode = Callable[..., Kubelet]
@@ -123,7 +131,7 @@ def new_clone(cluster: Cluster, kube: Kube, bucket: FaultyBucket, tmp_path: Path
 
     def new(**settings: str) -> Clone:
         environment = {
-            "KUBECONFIG": str(cluster.kubeconfig),
+            "KUBECONFIG": str(cluster.client_kubeconfig),
             "STORAGE_EMULATOR_HOST": bucket.endpoint,
             "SNAKEMAKE_GKE_NAMESPACE": kube.namespace,
             "SNAKEMAKE_GKE_IMAGE": IMAGE,
@@ -139,6 +147,22 @@ def new_clone(cluster: Cluster, kube: Kube, bucket: FaultyBucket, tmp_path: Path
     yield new
     for clone in clones:
         clone.close()
+
+
+@pytest.fixture
+def api(cluster: Cluster, tmp_path: Path) -> Iterator[Relay]:
+    """The API server behind a relay that can be told to fail, and a kubeconfig that leads to it."""
+    if cluster.plane is None:
+        pytest.skip("only our own control plane takes a token over a relay")
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    address = cluster.plane.server.removeprefix("https://")
+    relay = Relay(lambda: http.client.HTTPSConnection(address, timeout=60, context=context))
+    relay.kubeconfig = tmp_path / "relay.kubeconfig"
+    write_kubeconfig(relay.kubeconfig, relay.endpoint, cluster.folder / "certs/apiserver.crt", "client-token")
+    relay.start()
+    yield relay
+    relay.stop()
 
 
 @pytest.fixture

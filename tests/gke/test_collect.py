@@ -7,7 +7,10 @@ import subprocess
 import sys
 
 import pytest
+from google.api_core import exceptions as api
+from google.auth.credentials import AnonymousCredentials
 from snakemake_executor_plugin_gke.autopsy import RECORD_LINE, Morgue, conclude, diagnose, logging_query, recovered
+from snakemake_executor_plugin_gke.bucket import Bucket
 from snakemake_executor_plugin_gke.collect import collect
 from snakemake_executor_plugin_gke.errors import Damaged, Missing, Refused, Unavailable
 
@@ -278,3 +281,45 @@ def test_the_logging_query_names_cluster_objects_exactly():
     query = logging_query("lab", "job-1")
     assert 'resource.labels.namespace_name="lab"' in query
     assert 'labels."k8s-pod/batch_kubernetes_io/job-name"="job-1"' in query
+
+
+def test_a_bucket_needs_no_default_project(monkeypatch):
+    monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
+    monkeypatch.delenv("GOOGLE_CLOUD_PROJECT", raising=False)
+    monkeypatch.setattr("google.auth.default", lambda **_: (AnonymousCredentials(), None))
+    assert Bucket("gs://bench/prefix").url == "gs://bench/prefix"
+
+
+class Object:
+    """An object that gives as many bytes as it is asked for, and notes how many that were."""
+
+    def __init__(self, size):
+        self.size, self.given = size, 0
+
+    def download_as_bytes(self, end, **_):
+        self.given = min(self.size, end + 1)
+        return b"0" * self.given
+
+
+def test_a_record_that_is_too_large_is_never_held_in_memory(monkeypatch):
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:9")
+    bucket, thing = Bucket("gs://bench"), Object(200 * 2**20)
+    monkeypatch.setattr(bucket, "_blob", lambda name: thing)
+    with pytest.raises(Damaged, match="larger than the 1000 bytes"):
+        bucket.read("record.json", 1000)
+    assert thing.given == 1001
+
+
+def test_a_missing_object_is_told_apart_from_a_missing_bucket(monkeypatch):
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:9")
+    bucket = Bucket("gs://bench")
+
+    def gone(*_, **__):
+        raise api.NotFound("No such object")
+
+    monkeypatch.setattr(bucket._client, "list_blobs", gone)
+    monkeypatch.setattr(bucket, "_blob", gone)
+    with pytest.raises(Refused, match="check --gke-bucket"):
+        bucket.list("s", ("record.json",))
+    with pytest.raises(Missing, match="listed or is in a record, but is gone now"):
+        bucket.read("s/record.json", 10)

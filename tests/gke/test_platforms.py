@@ -7,7 +7,14 @@ from dtbench.study.platforms import load_platforms
 
 ROOT = Path(__file__).resolve().parents[2]
 ON_GKE = {n: e for n, e in load_platforms(ROOT / "config" / "platforms.yaml").items() if e.gke_accelerator}
-MACHINES = {"a2-highgpu-4g": (48, 340), "g2-standard-48": (48, 192)}
+MACHINES = {
+    "a2-highgpu-4g": (48, 340),
+    "a2-ultragpu-4g": (48, 680),
+    "a3-highgpu-8g": (208, 1872),
+    "a3-ultragpu-8g": (224, 2952),
+    "a4-highgpu-8g": (224, 3968),
+    "g2-standard-48": (48, 192),
+}
 """vCPUs and GiB, https://cloud.google.com/compute/docs/gpus."""
 EVICTION_GIB, OWN_PODS_GIB, OWN_PODS_CPUS = 0.1, 2.0, 2.0
 
@@ -30,3 +37,10 @@ def test_a_pod_asks_for_most_of_its_node_and_leaves_room_for_the_nodes_own_pods(
     assert 0.8 * memory_gib < entry.memory_gib < free_gib
     assert 0.8 * cpus < entry.cpus <= cpus - OWN_PODS_CPUS
     assert entry.cpus % entry.world_size == 0, "every rank gets the same number of threads"
+
+
+@pytest.mark.parametrize("name", ON_GKE)
+def test_a_platform_fills_the_host_of_its_machine_type(name):
+    # The machine type implies the number of GPUs, and no other run shares the host.
+    machine = ON_GKE[name].machine_type
+    assert ON_GKE[name].world_size == {"g2-standard-48": 4}.get(machine, int(machine[-2]))

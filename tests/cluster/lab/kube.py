@@ -16,7 +16,7 @@ class Kube:
         api = client.ApiClient(configuration)
         self.namespace = namespace
         self.core, self.batch = client.CoreV1Api(api), client.BatchV1Api(api)
-        self._any = client.CustomObjectsApi(api)
+        self._any, self._rbac = client.CustomObjectsApi(api), client.RbacAuthorizationV1Api(api)
 
     def jobs(self) -> list[dict[str, Any]]:
         """All Jobs of the namespace."""
@@ -41,9 +41,35 @@ class Kube:
         """Create the namespace."""
         self.core.create_namespace({"metadata": {"name": self.namespace}})
 
+    def allow(self, user: str, role: dict[str, Any]) -> None:
+        """Give a user a Role in this namespace, and nothing else."""
+        self._rbac.create_namespaced_role(self.namespace, role)
+        name, group = role["metadata"]["name"], "rbac.authorization.k8s.io"
+        binding = {
+            "metadata": {"name": name},
+            "roleRef": {"kind": "Role", "name": name, "apiGroup": group},
+            "subjects": [{"kind": "User", "name": user, "apiGroup": group}],
+        }
+        self._rbac.create_namespaced_role_binding(self.namespace, binding)
+
+    def forbid(self, resource: str) -> None:
+        """Take a resource out of every Role of the namespace."""
+        for role in self._rbac.list_namespaced_role(self.namespace).items:
+            for rule in role.rules:
+                rule.resources = [r for r in rule.resources if r != resource]
+            role.rules = [rule for rule in role.rules if rule.resources]
+            self._rbac.replace_namespaced_role(role.metadata.name, self.namespace, role)
+
     def has_service_account(self) -> bool:
         """Whether pods can be made yet: admission wants the default account, a controller makes it."""
         return bool(self.core.list_namespaced_service_account(self.namespace).items)
+
+    def is_leaving(self) -> bool:
+        """Whether the namespace is being deleted, or gone."""
+        try:
+            return self.core.read_namespace(self.namespace).status.phase == "Terminating"
+        except client.ApiException:
+            return True
 
     def node_is_ready(self, name: str) -> bool:
         """Whether the scheduler may use a node; a new one carries a not-ready taint for some seconds."""

@@ -15,7 +15,7 @@ class ControlPlane:
 
     def __init__(self, binary: Path, folder: Path, *, audit: bool = False) -> None:
         self.binary, self.folder, self._audit = binary, folder, audit
-        self.kubeconfig = folder / "kubeconfig"
+        self.kubeconfig, self.client_kubeconfig = folder / "kubeconfig", folder / "client.kubeconfig"
         self.certificate, self.key = folder / "node.crt", folder / "node.key"
         self._ports = {name: free_port() for name in ("etcd", "peer", "secure")}
         self.server = f"https://127.0.0.1:{self._ports['secure']}"
@@ -34,6 +34,8 @@ class ControlPlane:
         self.start_apiserver()
         for name, user in (("kubeconfig", "admin"), ("kcm.kubeconfig", "kcm"), ("scheduler.kubeconfig", "scheduler")):
             write_kubeconfig(self.folder / name, self.server, self.folder / "certs/apiserver.crt", f"{user}-token")
+        # Whoever runs a client: has nothing but what a test's namespace binds to it.
+        write_kubeconfig(self.client_kubeconfig, self.server, self.folder / "certs/apiserver.crt", "client-token")
         self._start(
             "controller-manager", f"--kubeconfig={self.folder}/kcm.kubeconfig",
             f"--service-account-private-key-file={self.folder}/sa.key", "--leader-elect=false", "--secure-port=0",
@@ -111,6 +113,7 @@ class ControlPlane:
             'admin-token,admin,1,"system:masters"\n'
             "kcm-token,system:kube-controller-manager,2\n"
             "scheduler-token,system:kube-scheduler,3\n"
+            "client-token,client,4\n"
         )
 
 

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
 Fault = Callable[[str, str, bytes], str | None]
-"""(method, path, body) -> None (pass on), a status such as "503" or "403", or "hang"."""
+"""(method, path, body) -> None (pass on), a status such as "503" or "429 3600" (with Retry-After), or "hang"."""
 
 
 class Proxy(ThreadingHTTPServer):
@@ -63,12 +63,16 @@ class Relay:
                     case "hang":
                         relay.released.wait()
                         self.close_connection = True
-                    case status:
+                    case fault:
+                        status, _, retry_after_s = fault.partition(" ")
                         text = {
                             "message": f"injected {status}",
                             "error": {"code": int(status), "message": f"injected {status}", "errors": []},
                         }
-                        self.answer(int(status), {"Content-Type": "application/json"}, json.dumps(text).encode())
+                        headers = {"Content-Type": "application/json"}
+                        if retry_after_s:
+                            headers["Retry-After"] = retry_after_s
+                        self.answer(int(status), headers, json.dumps(text).encode())
 
             def answer(self, status: int, headers: dict[str, str], body: bytes) -> None:
                 self.send_response(status)

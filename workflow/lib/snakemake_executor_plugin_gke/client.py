@@ -189,7 +189,10 @@ def _sorted(what: str, error: ApiException, namespace: str) -> Exception:
         case 403 if "is being terminated" in said:
             return Refused(f"{text}: namespace {namespace} is being deleted with everything in it")
         case 403 if what != "create job" or "cannot create resource" in said:
-            return Denied(f"{text}: this account lacks a right of profiles/gke/role.yaml")
+            return Denied(
+                f"{text}: this account lacks a right of profiles/gke/role.yaml in namespace {namespace}, or there is "
+                "no such namespace"
+            )
     if not error.status or error.status in RETRY_STATUS:
         asked = (error.headers or {}).get("Retry-After")
         return Unavailable(f"{text} (it asks to wait {asked} s)" if asked else text)
