@@ -8,7 +8,6 @@ exit status 1 when a bound of issue 3 is missed.
 """
 
 import argparse
-import dataclasses
 import json
 import os
 import platform
@@ -84,7 +83,7 @@ def prepare(folder: Path, runs: int) -> int:
     for index, spec in enumerate(matrix.runs):
         path = folder / "results/many" / spec.path() / "record.json"
         path.parent.mkdir(parents=True)
-        path.write_text(json.dumps(dataclasses.asdict(record(spec, index))), encoding="utf-8")
+        path.write_text(json.dumps(record(spec, index).to_json()), encoding="utf-8")
     return len(matrix.runs)
 
 

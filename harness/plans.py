@@ -1,10 +1,11 @@
 """`batch` and `frontier`: work through a plan file inside a time budget, without Snakemake."""
 
-import dataclasses
 import json
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+
+from msgspec import structs
 
 from harness.contract import exitcodes
 from harness.contract.codec import decode, read_json
@@ -167,8 +168,8 @@ def _wanted(
 
 def _of_spec(spec: RunSpec, over: Over | None, bounds: Callable[[Over], Bounds]) -> FrontierSpec:
     axis = over or spec.protocol.ladder_over
-    protocol = dataclasses.replace(spec.protocol, ladder_over=axis)
-    return FrontierSpec(spec=dataclasses.replace(spec, protocol=protocol), bounds=bounds(axis))
+    protocol = structs.replace(spec.protocol, ladder_over=axis)
+    return FrontierSpec(spec=structs.replace(spec, protocol=protocol), bounds=bounds(axis))
 
 
 def _find(wanted: FrontierSpec, out: Path, until_s: float, predict: Predict) -> None:
@@ -202,7 +203,7 @@ def _execute(spec: RunSpec, out: Path, until_s: float) -> Probe:
     sizes = ", ".join(map(str, spec.protocol.ladder))
     say(f"probing {spec.protocol.ladder_over} {sizes}")
     for attempt in range(1, ATTEMPTS + 1):
-        again = dataclasses.replace(spec, identity=dataclasses.replace(spec.identity, attempt=attempt))
+        again = structs.replace(spec, identity=structs.replace(spec.identity, attempt=attempt))
         place = f"{spec.run_hash()[:12]}/a{attempt}"
         # What an earlier call has found costs no time.
         if time.monotonic() >= until_s and folder.finished(out / place, again) is None:

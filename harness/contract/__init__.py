@@ -1,1 +1,1 @@
-"""The words both halves share: spec, record, outcome, engine settings, units. Standard library only."""
+"""The words both halves share: spec, record, outcome, engine settings, units. Light to import: no torch."""

@@ -1,129 +1,83 @@
-"""Strict JSON <-> dataclass: unknown keys, wrong types and bad choices are refused by dotted key.
+"""JSON values <-> the contract's types: strict decoding, errors that name the dotted key, encoding and hashes.
 
-The contract is a tree of frozen dataclasses. `decode` builds one from parsed JSON and refuses
-whatever the tree does not name, offering the nearest valid name; `encode` is its inverse;
-`digest` hashes the canonical form.
+Types are `msgspec.Struct`s; their constraints are in their annotations (`PositiveInt`, `Name`), so that the decoder
+enforces and the JSON Schemas publish the same ones. What `harness/diagnosis` needs is a plain dataclass instead,
+because that package runs on a bare Python.
 """
 
 import dataclasses
-import difflib
 import functools
 import hashlib
+import itertools
 import json
 import math
+import re
+import sys
 import types
 import typing
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar, Union
+from typing import Annotated, Any, Literal, TypeVar, Union
 
-from harness.contract.errors import SpecError
+import msgspec
+from msgspec import Meta, Struct
+
+from harness.contract.errors import SpecError, nearest, show
 
 T = TypeVar("T")
 
+LARGEST_INT = 2**63 - 1
+LARGEST_FLOAT = sys.float_info.max
+LONGEST_NAME = 63
+"""Of a Kubernetes label's value; a file system takes four times as many."""
 
-def nearest(found: str, allowed: list[str] | tuple[str, ...]) -> str:
-    """Say which allowed name comes closest to `found`, as the tail of an error message."""
-    close = difflib.get_close_matches(str(found), allowed, n=1, cutoff=0.5)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
-    return f"allowed: {', '.join(dict.fromkeys(allowed))}{hint}"
-
-
-_SCALARS = frozenset({str, int, float, bool, type(None)})
-_EXACT = frozenset({str, bool})
-"""Types whose values need no look once the type is right; a float may be infinite, an integer have 400 digits."""
-_LARGEST = 2**64 - 1
-"""Magnitude of an integer at most: the seeds' range. Beyond it arithmetic with floats and printing fail somewhere."""
-
-
-def encode(value: Any) -> Any:
-    """Turn a dataclass tree into plain JSON values; tuples become lists."""
-    kind: Any = type(value)
-    if kind in _SCALARS:
-        return value
-    if (fields := _fields(kind)) is not None:
-        return {name: encode(getattr(value, name)) for name, _ in fields}
-    if isinstance(value, dict):
-        return {str(k): encode(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [encode(v) for v in value]
-    return value
+Int = Annotated[int, Meta(ge=-LARGEST_INT - 1, le=LARGEST_INT)]
+NotNegativeInt = Annotated[int, Meta(ge=0, le=LARGEST_INT)]
+PositiveInt = Annotated[int, Meta(ge=1, le=LARGEST_INT)]
+Float = Annotated[float, Meta(ge=-LARGEST_FLOAT, le=LARGEST_FLOAT)]
+"""A finite number; a field that may hold NaN is annotated `float`."""
+NotNegativeFloat = Annotated[float, Meta(ge=0, le=LARGEST_FLOAT)]
+PositiveFloat = Annotated[float, Meta(gt=0, le=LARGEST_FLOAT)]
+# Python's $ also matches before a last line break; the look-ahead refuses one.
+Name = Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9._-]*[a-z0-9])?$(?!\n)", max_length=LONGEST_NAME)]
+"""A name that can be a folder, a label and part of a Job's name."""
 
 
-def essence(value: Any) -> Any:
-    """Like `encode`, leaving out every dataclass field that has its default: what a hash is taken of.
-
-    So a contract that gains a field (whose default means what was done before) keeps the hashes of
-    all it has measured. The price: a default, once released, must never change its meaning.
-    """
-    kind: Any = type(value)
-    if kind in _SCALARS:
-        return value
-    if (fields := _fields(kind)) is not None:
-        present = ((name, getattr(value, name), default) for name, default in fields)
-        return {name: essence(v) for name, v, default in present if default is _REQUIRED or not bool(v == default)}
-    if isinstance(value, dict):
-        return {str(k): essence(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [essence(v) for v in value]
-    return value
-
-
-_REQUIRED = dataclasses.MISSING
-
-
-@functools.cache
-def _fields(cls: Any) -> tuple[tuple[str, Any], ...] | None:
-    """Name and default of every field of a dataclass; None for any other class. Nobody writes to the defaults."""
-    if not dataclasses.is_dataclass(cls):
-        return None
-    return tuple(
-        (f.name, f.default if f.default_factory is _REQUIRED else f.default_factory()) for f in dataclasses.fields(cls)
-    )
-
-
-def decode(cls: type[T], value: Any, key: str = "") -> T:
-    """Build `cls` from parsed JSON. Raises SpecError naming the dotted key, what was found and what is allowed."""
+def decode(kind: type[T], plain: Any, key: str = "") -> T:
+    """Build `kind` from parsed JSON. Raises SpecError naming the dotted key, what was found and what is allowed."""
     try:
-        # A report decodes a thousand records: what every value is called is put together only for the one at fault.
-        return _decode(cls, value, None)
-    except SpecError:
-        return _decode(cls, value, key)
+        found = msgspec.convert(plain, kind)
+    except (msgspec.ValidationError, SpecError) as error:
+        raise SpecError(_refusal(kind, plain, key, error)) from None
+    _refuse_unknown(kind, plain, key)
+    return found
 
 
-def _decode(cls: type[T], value: Any, key: str | None) -> T:
-    if not isinstance(value, dict):
-        raise SpecError(f"{key or cls.__name__}: found {show(value)}, expected a mapping")
-    hints = _hints(cls)  # type: ignore[arg-type]  # a class is hashable
-    for name in value:
-        if name not in hints:
-            raise SpecError(f"{_join(key, name)}: unknown key; {nearest(name, tuple(hints))}")
-    arguments = {}
-    for name, default in _fields(cls) or ():  # type: ignore[arg-type]  # a class is hashable
-        if name in value:
-            arguments[name] = _convert(hints[name], value[name], _join(key, name))
-        elif default is _REQUIRED:
-            raise SpecError(f"{_join(key, name)}: missing; {cls.__name__} needs it")
+def decode_some(kind: type[Struct], plain: dict[str, Any], key: str) -> dict[str, Any]:
+    """Values for some fields of a Struct, each of its field's type. Raises SpecError naming the dotted key."""
+    if unknown := _unknown(kind, plain, key):
+        raise SpecError(unknown)
+    fields = fields_of(kind) or {}
+    return {name: decode(fields[name], value, f"{key}.{name}") for name, value in plain.items()}
+
+
+def decode_file(kind: type[T], path: Path) -> T:
+    """Build `kind` from a JSON file. Raises SpecError naming the file."""
+    plain = read_json(path)
     try:
-        return cls(**arguments)
+        return decode(kind, plain)
     except SpecError as error:
-        raise SpecError(f"{key}.{error}" if key else str(error)) from None
-
-
-@functools.cache
-def _hints(cls: Any) -> dict[str, Any]:
-    hints = typing.get_type_hints(cls)
-    return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
-
-
-@functools.cache
-def _shape(hint: Any) -> tuple[Any, tuple[Any, ...]]:
-    return typing.get_origin(hint), typing.get_args(hint)
+        raise SpecError(f"{path}: {error}") from None
 
 
 def read_json(path: Path) -> Any:
     """Parse a JSON file. Raises SpecError naming the file and, for bad JSON, the place in it."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        raw = path.read_bytes()
+        try:
+            return msgspec.json.decode(raw)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return json.loads(raw.decode())  # takes NaN, and says where the text is wrong
     except OSError as error:
         raise SpecError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
@@ -136,157 +90,8 @@ def read_json(path: Path) -> Any:
         raise SpecError(f"{path}: nested too deeply; expected a few levels of lists and mappings") from None
 
 
-def canonical(value: Any) -> str:
-    """One text for one meaning: sorted keys, no spaces, ASCII, no NaN."""
-    return _text(encode(value))
-
-
-def _text(plain: Any) -> str:
-    return json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
-
-
-def essential_parts(value: Any) -> dict[str, str]:
-    """Canonical JSON text of each field of a dataclass, `essence` of it, by the field's name.
-
-    Fields that are dataclasses themselves are kept by identity: the runs of a study share all but one of theirs.
-    """
-    kind: Any = type(value)
-    fields = _fields(kind) or ()
-    present = ((name, getattr(value, name), default) for name, default in fields)
-    return {n: _essential_text(v) for n, v, default in present if default is _REQUIRED or not bool(v == default)}
-
-
-_KEPT: dict[int, tuple[Any, str]] = {}
-_KEPT_MOST = 4096
-
-
-def _essential_text(part: Any) -> str:
-    kind: Any = type(part)
-    if _fields(kind) is None:
-        return _text(essence(part))
-    # The object is kept beside its text, so that no other one can have its id.
-    kept = _KEPT.get(id(part))
-    if kept is None:
-        if len(_KEPT) >= _KEPT_MOST:
-            _KEPT.clear()
-        kept = _KEPT[id(part)] = (part, _text(essence(part)))
-    return kept[1]
-
-
-def object_text(parts: dict[str, str]) -> str:
-    """Canonical JSON of an object whose values are given as canonical JSON."""
-    return f"{{{','.join(f'{_text(name)}:{parts[name]}' for name in sorted(parts))}}}"
-
-
-def digest_of_text(text: str) -> str:
-    """sha256 of a text, 64 hexadecimal digits."""
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def digest(value: Any) -> str:
-    """sha256 of the canonical JSON, 64 hexadecimal digits."""
-    return digest_of_text(_text(encode(value)))
-
-
-def _join(key: str | None, name: str) -> str | None:
-    if key is None:
-        return None
-    return f"{key}.{name}" if key else str(name)
-
-
-def show(value: Any) -> str:
-    """What was found, as an error message shows it: in one line that is not too long."""
-    try:
-        text = repr(value)
-    except ValueError:
-        return "a number of more digits than Python prints"
-    return clip(text)
-
-
-def clip(text: str) -> str:
-    """A text, cut to what fits into an error message."""
-    return text if len(text) <= 80 else text[:77] + "..."
-
-
-def clip_path(path: object) -> str:
-    """A path, cut in the middle to what fits into an error message: its end says the most."""
-    text = str(path)
-    return text if len(text) <= 240 else f"{text[:80]}...{text[-157:]}"
-
-
-def _convert(hint: Any, value: Any, key: str | None) -> Any:
-    kind: Any = type(value)
-    if kind is hint and _is_fine(kind, value):
-        return value
-    origin, arguments = _shape(hint)
-    if origin in (Union, types.UnionType):
-        if value is None and type(None) in arguments:
-            return None
-        inner = [a for a in arguments if a is not type(None)]
-        errors = []
-        for option in inner:
-            try:
-                return _convert(option, value, key)
-            except SpecError as error:
-                errors.append(str(error))
-        raise SpecError(errors[0])
-    if origin is typing.Literal:
-        if value not in arguments or isinstance(value, bool) != any(isinstance(a, bool) for a in arguments):
-            raise SpecError(f"{key}: found {show(value)}; {nearest(str(value), tuple(map(str, arguments)))}")
-        return value
-    if dataclasses.is_dataclass(hint):
-        return _decode(hint, value, key)  # type: ignore[arg-type]
-    if origin in (tuple, list):
-        if not isinstance(value, list | tuple):
-            raise SpecError(f"{key}: found {show(value)}, expected a list")
-        if _are_fine(origin, arguments[0], value):
-            items = list(value)  # a thousand step times need no thousand keys
-        else:
-            items = [_convert(arguments[0], v, key and f"{key}[{i}]") for i, v in enumerate(value)]
-        return tuple(items) if origin is tuple else items
-    if origin is dict or hint is dict:
-        if not isinstance(value, dict):
-            raise SpecError(f"{key}: found {show(value)}, expected a mapping")
-        if not arguments:
-            return value
-        return {str(k): _convert(arguments[1], v, _join(key, str(k))) for k, v in value.items()}
-    return _scalar(hint, value, key)
-
-
-def _is_fine(kind: type[Any], value: Any) -> bool:
-    return kind in _EXACT or (kind is int and -_LARGEST <= value <= _LARGEST)
-
-
-def _are_fine(origin: Any, kind: Any, values: list[Any] | tuple[Any, ...]) -> bool:
-    if kind is float and all(type(v) is float for v in values):
-        # The losses of a run that diverged are a list; what a spec says is a tuple.
-        return origin is list or all(map(math.isfinite, values))
-    return kind in (int, str) and all(type(v) is kind and _is_fine(kind, v) for v in values)
-
-
-def _scalar(hint: Any, value: Any, key: str | None) -> Any:
-    if hint is Any:
-        return value
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return _finite(value, key)
-    if (hint is int and isinstance(value, bool)) or not isinstance(value, hint):
-        raise SpecError(f"{key}: found {show(value)}, expected {hint.__name__}")
-    if hint is int and not -_LARGEST <= value <= _LARGEST:
-        raise SpecError(f"{key}: found {show(value)}, expected a number of at most 64 bits")
-    return _finite(value, key) if isinstance(value, float) else value
-
-
-def _finite(value: int | float, key: str | None) -> float:
-    try:
-        if math.isfinite(value):
-            return float(value)
-    except OverflowError:
-        pass
-    raise SpecError(f"{key}: found {show(value)}, expected a finite number")
-
-
 def check_plain(value: Any, key: str) -> None:
-    """Refuse what JSON cannot carry in values that no class describes. Raises SpecError naming the dotted key."""
+    """Refuse numbers that JSON cannot carry inside free-form values. Raises SpecError naming the dotted key."""
     if isinstance(value, dict):
         for name, inner in value.items():
             check_plain(inner, f"{key}.{name}")
@@ -295,5 +100,208 @@ def check_plain(value: Any, key: str) -> None:
             check_plain(inner, f"{key}[{index}]")
     elif isinstance(value, float) and not math.isfinite(value):
         raise SpecError(f"{key}: found {value}, expected a finite number")
-    elif isinstance(value, int) and not -_LARGEST <= value <= _LARGEST:
+    elif isinstance(value, int) and not -LARGEST_INT <= value <= LARGEST_INT:
         raise SpecError(f"{key}: found {show(value)}, expected a number of at most 64 bits")
+
+
+# Errors: msgspec names the place by its own path, without the value found there, so we look for it ourselves.
+
+
+def _refusal(kind: Any, value: Any, key: str, error: Exception) -> str:
+    """The error at the innermost value that does not fit its type."""
+    if unknown := _unknown(kind, value, key):
+        return unknown
+    for part in _parts(kind, value, key):
+        try:
+            msgspec.convert(part[1], part[0])
+        except (msgspec.ValidationError, SpecError) as inner:
+            return _refusal(*part, inner)
+    if isinstance(error, SpecError):  # a rule of the class itself, about several of its fields
+        return f"{key}.{error}" if key else str(error)
+    for option in _options(kind):
+        for name in (fields_of(option) or {}) if isinstance(value, dict) else {}:
+            if name not in value and name not in defaults_of(option):
+                return f"{_join(key, name)}: missing; {option.__name__} needs it"
+        if typing.get_origin(option) is Literal:
+            return f"{key}: found {show(value)}; {nearest(str(value), tuple(map(str, typing.get_args(option))))}"
+    if "`array` of length >= 1" in str(error):
+        return f"{key}: found an empty list, expected at least one"
+    return f"{key or kind.__name__}: found {show(value)}, expected {_expected(kind, value, str(error))}"
+
+
+_WORDS = {"object": "a mapping", "array": "a list"}
+_BOUNDS = {">=": "{} or more", ">": "more than {}", "<=": "at most {}", "<": "less than {}"}
+
+
+def _expected(kind: Any, value: Any, message: str) -> str:
+    """What msgspec's message says was expected, in our words."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        if float in _options(kind) and not -LARGEST_FLOAT <= value <= LARGEST_FLOAT:
+            return "a finite number"
+        if int in _options(kind) and not -LARGEST_INT <= value <= LARGEST_INT:
+            return "a number of at most 64 bits"
+    if exact := re.search(r"`array` of length (\d+)", message):
+        return f"a list of {exact[1]}"
+    if isinstance(value, str) and ("matching regex" in message or "of length" in message):
+        return f"lower-case letters, digits and inner . _ -, at most {LONGEST_NAME}"
+    if bound := re.search(r"` (>=|>|<=|<) (\S+)", message):
+        return _BOUNDS[bound[1]].format(bound[2].removesuffix(".0"))
+    named = re.search(r"Expected `(.*?)(?: \| null)?`", message)
+    return _WORDS.get(named[1], named[1]) if named else message
+
+
+def _parts(kind: Any, value: Any, key: str) -> Iterator[tuple[Any, Any, str]]:
+    """Type, value and key of everything directly inside a value."""
+    for option in _options(kind):
+        origin, arguments = typing.get_origin(option), typing.get_args(option)
+        if isinstance(value, dict) and (fields := fields_of(option)):
+            yield from ((fields[name], inner, _join(key, name)) for name, inner in value.items() if name in fields)
+        elif isinstance(value, dict) and origin is dict:
+            yield from ((arguments[1], inner, _join(key, str(name))) for name, inner in value.items())
+        elif isinstance(value, list | tuple) and origin in (list, tuple):
+            kinds = itertools.repeat(arguments[0]) if arguments[1:] in ((), (...,)) else arguments
+            yield from ((kind, inner, f"{key}[{i}]") for i, (kind, inner) in enumerate(zip(kinds, value, strict=False)))
+
+
+def _unknown(kind: Any, value: Any, key: str) -> str | None:
+    for option in _options(kind):
+        if isinstance(value, dict) and (fields := fields_of(option)):
+            for name in value:
+                if name not in fields:
+                    return f"{_join(key, str(name))}: unknown key; {nearest(str(name), tuple(fields))}"
+    return None
+
+
+def _refuse_unknown(kind: Any, value: Any, key: str) -> None:
+    """Refuse unknown keys of dataclasses, which msgspec ignores; it refuses those of Structs itself."""
+    if _holds_dataclass(kind):
+        if unknown := _unknown(kind, value, key):
+            raise SpecError(unknown)
+        for part in _parts(kind, value, key):
+            _refuse_unknown(*part)
+
+
+@functools.cache
+def _holds_dataclass(kind: Any) -> bool:
+    return any(
+        dataclasses.is_dataclass(option)
+        or any(map(_holds_dataclass, (fields_of(option) or {}).values() or typing.get_args(option)))
+        for option in _options(kind)
+        if typing.get_origin(option) is not Literal
+    )
+
+
+@functools.cache
+def _options(kind: Any) -> tuple[Any, ...]:
+    """The types that a field may hold, without `Annotated` and None."""
+    if typing.get_origin(kind) is Annotated:
+        return _options(typing.get_args(kind)[0])
+    if typing.get_origin(kind) in (Union, types.UnionType):
+        return tuple(o for a in typing.get_args(kind) if a is not type(None) for o in _options(a))
+    return (kind,)
+
+
+@functools.cache
+def fields_of(kind: Any) -> dict[str, Any] | None:
+    """Name -> type of every field of a Struct or dataclass; None for other types."""
+    if isinstance(kind, type) and issubclass(kind, Struct):
+        return {field.name: field.type for field in msgspec.structs.fields(kind)}
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+        hints = typing.get_type_hints(kind, include_extras=True)
+        return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+    return None
+
+
+@functools.cache
+def defaults_of(kind: Any) -> dict[str, Any]:
+    """Name -> default of every optional field of a Struct or dataclass; nobody may write to the values."""
+    fields = msgspec.structs.fields(kind) if issubclass(kind, Struct) else dataclasses.fields(kind)
+    none = (msgspec.NODEFAULT, dataclasses.MISSING)
+    given = {f.name: f.default if f.default_factory in none else f.default_factory() for f in fields}
+    return {name: default for name, default in given.items() if default not in none}
+
+
+def _join(key: str, name: str) -> str:
+    return f"{key}.{name}" if key else name
+
+
+# Encoding and hashes.
+
+
+def encode(value: Any) -> Any:
+    """Turn Structs and dataclasses into plain JSON values; tuples become lists."""
+    kind: Any = type(value)
+    if (fields := fields_of(kind)) is not None:
+        return {name: encode(getattr(value, name)) for name in fields}
+    if isinstance(value, dict):
+        return {str(name): encode(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [encode(inner) for inner in value]
+    return value
+
+
+def canonical(value: Any) -> str:
+    """One text for one meaning: sorted keys, no spaces, ASCII, no NaN."""
+    return json.dumps(encode(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def digest(value: Any) -> str:
+    """sha256 of the canonical JSON, 64 hexadecimal digits."""
+    return digest_of_text(canonical(value))
+
+
+def digest_of_text(text: str) -> str:
+    """sha256 of a text, 64 hexadecimal digits."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def essence(value: Any) -> Any:
+    """Like `encode`, leaving out every field of a Struct that has its default: what a hash is taken of.
+
+    So a contract that gains a field (whose default means what was done before) keeps the hashes of
+    all it has measured. The price: a default, once released, must never change its meaning.
+    """
+    if isinstance(value, Struct):
+        return {name: essence(inner) for name, inner in _stated(value)}
+    if isinstance(value, tuple):
+        return [essence(inner) for inner in value]
+    return value
+
+
+def _stated(struct: Struct) -> Iterator[tuple[str, Any]]:
+    """Name and value of every field that has not its default."""
+    defaults = defaults_of(type(struct))
+    for name in struct.__struct_fields__:
+        value = getattr(struct, name)
+        if name not in defaults or value != defaults[name]:
+            yield name, value
+
+
+def essential_parts(struct: Struct) -> dict[str, str]:
+    """Canonical JSON of the `essence` of each field, by its name.
+
+    Texts of fields that are Structs themselves are kept: the runs of a study share all but one of theirs.
+    """
+    return {
+        name: _kept_text(value) if isinstance(value, Struct) else canonical(essence(value))
+        for name, value in _stated(struct)
+    }
+
+
+_KEPT: dict[int, tuple[Struct, str]] = {}
+_KEPT_MOST = 4096
+
+
+def _kept_text(part: Struct) -> str:
+    # The object is kept beside its text, so that no other one can have its id.
+    kept = _KEPT.get(id(part))
+    if kept is None:
+        if len(_KEPT) >= _KEPT_MOST:
+            _KEPT.clear()
+        kept = _KEPT[id(part)] = (part, canonical(essence(part)))
+    return kept[1]
+
+
+def object_text(parts: dict[str, str]) -> str:
+    """Canonical JSON of an object whose values are given as canonical JSON."""
+    return f"{{{','.join(f'{json.dumps(name)}:{parts[name]}' for name in sorted(parts))}}}"

@@ -1,9 +1,12 @@
-"""One exception tree for everything the harness refuses.
+"""One exception tree for everything the harness refuses, and how its messages show what was found.
 
 HarnessError
  +-- SpecError      a spec or study says something that cannot be run
  +-- DeliveryError  a record exists but could not be brought to its destination
 """
+
+import difflib
+from typing import Any
 
 
 class HarnessError(Exception):
@@ -16,3 +19,30 @@ class SpecError(HarnessError):
 
 class DeliveryError(HarnessError):
     """A record was written but could not be uploaded or stored where it was asked for."""
+
+
+def nearest(found: str, allowed: list[str] | tuple[str, ...]) -> str:
+    """List what is allowed and suggest the name closest to `found`, as the tail of an error message."""
+    close = difflib.get_close_matches(str(found), allowed, n=1, cutoff=0.5)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    return f"allowed: {', '.join(dict.fromkeys(allowed))}{hint}"
+
+
+def show(value: Any) -> str:
+    """A value as an error message shows it: on one line, cut to 80 characters."""
+    try:
+        text = repr(value)
+    except ValueError:
+        return "a number of more digits than Python prints"
+    return clip(text)
+
+
+def clip(text: str) -> str:
+    """A text, cut to 80 characters."""
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def clip_path(path: object) -> str:
+    """A path, cut in the middle to 240 characters: its end says the most."""
+    text = str(path)
+    return text if len(text) <= 240 else f"{text[:80]}...{text[-157:]}"

@@ -4,14 +4,14 @@ A probe is one attempt with `protocol.ladder`: one process group that tries the 
 record holds its rungs too (`measured.frontier`).
 """
 
-import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
-from harness.contract.bounds import check
-from harness.contract.codec import decode, encode, read_json
+from msgspec import Struct
+from msgspec.structs import replace
+
+from harness.contract.codec import Float, Int, PositiveInt, decode, decode_file, encode
 from harness.contract.errors import SpecError
 from harness.contract.spec import RunSpec
 
@@ -26,23 +26,19 @@ OUT_OF_MEMORY = frozenset({"cuda_oom", "cuda_oom_fragmentation", "wedge_masking_
 """Outcomes that say a size does not fit; any other death says nothing about it."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Bounds:
+class Bounds(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a search may try; sizes in sequences or tokens."""
 
-    limit: int
+    limit: PositiveInt
     """Largest size to try."""
-    resolution: int
+    resolution: PositiveInt
     """Sizes are multiples of it."""
-    rungs: int = 8
+    rungs: PositiveInt = 8
     """Most sizes that one probe tries."""
-    processes: int = 6
+    processes: PositiveInt = 6
     """Most probes."""
 
-    ONE_OR_MORE: ClassVar = ("limit", "resolution", "rungs", "processes")
-
     def __post_init__(self) -> None:
-        check(self)
         if self.limit < self.resolution:
             raise SpecError(f"limit: found {self.limit}, expected at least the resolution, {self.resolution}")
 
@@ -53,11 +49,10 @@ def search_bounds(
     """Bounds with the axis's own figures where none is given. Raises SpecError."""
     given = {"limit": limit, "resolution": resolution, "rungs": rungs, "processes": processes}
     own = {"limit": LIMIT[over], "resolution": RESOLUTION[over]}
-    return Bounds(**(own | {name: value for name, value in given.items() if value is not None}))
+    return decode(Bounds, own | {name: value for name, value in given.items() if value is not None})
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FrontierSpec:
+class FrontierSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One frontier to find, over `spec.protocol.ladder_over`."""
 
     spec: RunSpec
@@ -72,68 +67,64 @@ class FrontierSpec:
         return [word for name, value in given.items() for word in (f"--{name}", str(value))]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FrontierPlan:
+class FrontierPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A plan file: frontiers to find, most wanted first."""
 
     frontiers: tuple[FrontierSpec, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rung:
+class Rung(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One size of a ladder, over all ranks."""
 
-    size: int
+    size: Int
     fits: bool | None
     """null: the process died of something else there."""
-    peak_allocated_bytes: int | None = None
-    peak_reserved_bytes: int | None = None
-    alloc_retries: int | None = None
+    peak_allocated_bytes: Int | None = None
+    peak_reserved_bytes: Int | None = None
+    alloc_retries: Int | None = None
     """Times the allocator had to hand its cache back before it fitted."""
-    host_rss_peak_bytes: int | None = None
-    step_time_s: float | None = None
+    host_rss_peak_bytes: Int | None = None
+    step_time_s: Float | None = None
     """Of the last step, slowest rank."""
     outcome: str | None = None
     """How the process ended there; null where it fits."""
-    rank: int | None = None
+    rank: Int | None = None
     """Who died first there."""
     phase: str | None = None
     """Where in the step (or before it: `load`, `init`) that was."""
-    asked_bytes: int | None = None
+    asked_bytes: Int | None = None
     """What could not be allocated."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Probe:
+class Probe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One process group and the rungs that it reached."""
 
     folder: str
     """Its attempt folder, below the frontier's own."""
-    ladder: tuple[int, ...]
+    ladder: tuple[Int, ...]
     outcome: str
-    wall_s: float | None
+    wall_s: Float | None
     rungs: tuple[Rung, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Frontier:
+class Frontier(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where a config stops to fit."""
 
     platform: str
     config: str
     arm: str
     over: Over
-    resolution: int
+    resolution: Int
     """Sizes are multiples of it; `smallest_fail` is `largest_fit` plus one of it when `ended` is `found`."""
-    limit: int
+    limit: Int
     """No size above it was tried."""
-    largest_fit: int | None
+    largest_fit: Int | None
     """null: no size was seen to fit."""
-    smallest_fail: int | None
+    smallest_fail: Int | None
     """null: no size was seen not to fit."""
-    predicted: int | None
+    predicted: Int | None
     """Largest size that the memory ledger expects to fit; null where the capacity is not known."""
-    capacity_bytes: int | None
+    capacity_bytes: Int | None
     """What the prediction had to fit into."""
     ended: str
     """`found`; `limit`: the limit itself fits; `nothing`: the smallest size does not fit; `processes`: they ran out;
@@ -149,13 +140,13 @@ class Frontier:
 def sized(spec: RunSpec, size: int) -> RunSpec:
     """The spec with its ladder's axis at that size."""
     axis: dict[str, Any] = {spec.protocol.ladder_over: size}
-    data = dataclasses.replace(spec.data, **axis)
-    return dataclasses.replace(spec, data=data)
+    data = replace(spec.data, **axis)
+    return replace(spec, data=data)
 
 
 def probe_spec(spec: RunSpec, ladder: tuple[int, ...]) -> RunSpec:
     """The run that tries that ladder, without remedies: they would move the limit that it looks for."""
-    protocol = dataclasses.replace(
+    protocol = replace(
         spec.protocol,
         ladder=ladder,
         trials=(),
@@ -166,7 +157,7 @@ def probe_spec(spec: RunSpec, ladder: tuple[int, ...]) -> RunSpec:
         preflight=False,
         reference_loss=None,
     )
-    return dataclasses.replace(sized(spec, ladder[0]), protocol=protocol)
+    return replace(sized(spec, ladder[0]), protocol=protocol)
 
 
 def predicted_limit(spec: RunSpec, bounds: Bounds, capacity: int, predict: Predict) -> int | None:
@@ -185,8 +176,4 @@ def predicted_limit(spec: RunSpec, bounds: Bounds, capacity: int, predict: Predi
 
 def read_frontier(path: Path) -> Frontier:
     """Read a frontier file. Raises SpecError naming it."""
-    plain = read_json(path)
-    try:
-        return decode(Frontier, plain)
-    except SpecError as error:
-        raise SpecError(f"{path}: {error}") from None
+    return decode_file(Frontier, path)

@@ -1,4 +1,4 @@
-"""One rank's last sign of life: a fixed-size JSON line, overwritten in place.
+"""What one rank leaves beside its log: how its process ended, and its last sign of life. Standard library only.
 
 A heartbeat costs one `pwrite` of 256 bytes, so that it may be sent inside the timed window; readers
 see either the old or the new line, never half of one.
@@ -10,11 +10,21 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.contract.codec import decode, encode
-from harness.contract.errors import SpecError
-
 PHASES = ("load", "init", "forward", "backward", "step", "profile", "collect", "done")
 LINE_BYTES = 256
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankExit:
+    """How one rank's process ended."""
+
+    rank: int
+    exit_code: int | None
+    """null when it was ended by a signal or never reported."""
+    signal: str | None = None
+    """For example SIGKILL."""
+    at_s: float | None = None
+    """Unix time of the end, as the rank's wrapper saw it; null when it never reported."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,9 +67,8 @@ class HeartbeatWriter:
 def read_heartbeat(path: Path) -> Heartbeat | None:
     """The last heartbeat in a file; None when there is none yet or it cannot be read."""
     try:
-        return decode(Heartbeat, json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, SpecError):
+        found = Heartbeat(**json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
         return None
-
-
-__all__ = ["LINE_BYTES", "PHASES", "Heartbeat", "HeartbeatWriter", "encode", "read_heartbeat"]
+    numbers = (found.rank, found.pid, found.step, found.at_s, found.allocated_bytes, found.free_bytes)
+    return found if all(isinstance(number, int | float) for number in numbers) else None

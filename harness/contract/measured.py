@@ -1,71 +1,57 @@
 """The numbers of a run: what one rank's worker measured, and what the supervisor makes of all ranks."""
 
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-from harness.contract.bounds import check
-from harness.contract.codec import decode, read_json
-from harness.contract.errors import SpecError
-from harness.contract.trial import Trial
+from msgspec import Struct
+
+from harness.contract.codec import (
+    Float,
+    Int,
+    NotNegativeFloat,
+    NotNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    decode,
+    decode_file,
+)
+from harness.contract.outcome import outcome
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Memory:
+class Memory(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Peaks over the timed window of one rank, or the maximum over ranks. Bytes; null: not measured."""
 
-    peak_allocated_bytes: int | None = None
-    peak_active_bytes: int | None = None
-    peak_reserved_bytes: int | None = None
-    alloc_retries: int | None = None
+    peak_allocated_bytes: NotNegativeInt | None = None
+    peak_active_bytes: NotNegativeInt | None = None
+    peak_reserved_bytes: NotNegativeInt | None = None
+    alloc_retries: NotNegativeInt | None = None
     """cudaMalloc retries inside the timed window; more than 0 contaminates its times."""
-    device_used_bytes: int | None = None
+    device_used_bytes: NotNegativeInt | None = None
     """As the driver sees it: allocator, NCCL, CUDA context, everybody."""
-    non_torch_bytes: int | None = None
+    non_torch_bytes: Int | None = None
     """Device used minus reserved."""
-    host_rss_peak_bytes: int | None = None
-    host_pinned_bytes: int | None = None
+    host_rss_peak_bytes: NotNegativeInt | None = None
+    host_pinned_bytes: NotNegativeInt | None = None
     peak_phase: str | None = None
     """Phase of the step in which the allocated peak fell: forward, backward, step."""
 
-    NOT_NEGATIVE: ClassVar = (
-        "peak_allocated_bytes", "peak_active_bytes", "peak_reserved_bytes", "alloc_retries", "device_used_bytes",
-        "host_rss_peak_bytes", "host_pinned_bytes",
-    )  # fmt: skip
 
-    def __post_init__(self) -> None:
-        check(self)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class State:
+class State(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Training state of one rank, as found after a backward from step 2 on. Bytes."""
 
-    parameter_bytes: int
-    gradient_bytes: int
-    optimizer_bytes: int
+    parameter_bytes: NotNegativeInt
+    gradient_bytes: NotNegativeInt
+    optimizer_bytes: NotNegativeInt
     """Masters (when apart from the parameters) and moments."""
-    host_bytes: int
+    host_bytes: NotNegativeInt
     """The part of the three that lies in host memory."""
-    bytes_per_parameter: float
+    bytes_per_parameter: NotNegativeFloat
     """All three, over the model's parameter count."""
-    expected_bytes_per_parameter: float | None
+    expected_bytes_per_parameter: Float | None
     """What the numerics and the sharding say it must be (formula at the engine)."""
 
-    NOT_NEGATIVE: ClassVar = (
-        "parameter_bytes",
-        "gradient_bytes",
-        "optimizer_bytes",
-        "host_bytes",
-        "bytes_per_parameter",
-    )
 
-    def __post_init__(self) -> None:
-        check(self)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Found:
+class Found(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Numerics as read back at run time; null where the engine holds no such tensor."""
 
     parameter: str | None
@@ -77,17 +63,16 @@ class Found:
     optimizer_class: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RankResult:
+class RankResult(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What one rank's worker measured."""
 
-    rank: int
-    world_size: int
-    parameters: int
+    rank: Int
+    world_size: Int
+    parameters: Int
     """Parameters of the whole model, tied ones counted once."""
-    window_s: float
+    window_s: Float
     """Timed window: barrier and synchronize, the timed steps, barrier and synchronize."""
-    energy_j: float | None = None
+    energy_j: Float | None = None
     """What this rank's GPU used over the timed window, by NVML's counter; null: not measured."""
     step_times_s: list[float]
     """Each timed step: device events on CUDA, the host's clock on CPU."""
@@ -99,7 +84,7 @@ class RankResult:
     memory: Memory
     state: State | None
     found: Found
-    startup_s: dict[str, float]
+    startup_s: dict[str, Float]
     """Seconds spent before the first timed step, by part: import, build, wrap, warmup."""
     resolved: dict[str, Any]
     """The engine's own resolved configuration: nothing left to a default that moves."""
@@ -116,66 +101,73 @@ class RankResult:
     """Rungs of the ladder that were tried: size, fits, peak bytes, step seconds."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Measured:
+class Trial(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One trial of the tuned arm: what was tried and how it ended."""
+
+    settings: dict[str, Any]
+    """Engine settings over the config's own; empty: the config as given."""
+    outcome: str
+    tokens_per_s: PositiveFloat | None
+    """null: it did not end ok."""
+    kept: bool
+    """Whether the run was then measured with these settings."""
+    sentence: str = ""
+    step_time_s: PositiveFloat | None = None
+    peak_allocated_bytes: NotNegativeInt | None = None
+    wall_s: NotNegativeFloat | None = None
+
+    def __post_init__(self) -> None:
+        outcome(self.outcome)
+
+
+class Measured(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The run's numbers over all ranks: times and memory as the maximum, losses as the mean.
 
     A cited source may give only some of them; what was not measured is null or empty.
     """
 
-    parameters: int | None = None
-    step_time_s: float | None = None
+    parameters: PositiveInt | None = None
+    step_time_s: PositiveFloat | None = None
     """Window over timed steps, maximum over ranks: the primary number."""
-    step_time_p50_s: float | None = None
-    step_time_p95_s: float | None = None
-    step_times_s: list[float] = field(default_factory=list)
-    warmup_step_times_s: list[float] = field(default_factory=list)
-    tokens_per_step: int | None = None
-    tokens_per_s: float | None = None
-    tokens_per_s_per_gpu: float | None = None
-    energy_j: float | None = None
+    step_time_p50_s: PositiveFloat | None = None
+    step_time_p95_s: PositiveFloat | None = None
+    step_times_s: list[float] = []
+    warmup_step_times_s: list[float] = []
+    tokens_per_step: PositiveInt | None = None
+    tokens_per_s: PositiveFloat | None = None
+    tokens_per_s_per_gpu: PositiveFloat | None = None
+    energy_j: NotNegativeFloat | None = None
     """What all GPUs used over the timed window, by NVML's counters; null: not measured."""
-    sm_mhz: float | None = None
+    sm_mhz: NotNegativeFloat | None = None
     """Median clock of the multiprocessors over GPUs and samples of the timed window."""
     throttle: tuple[str, ...] = ()
     """Why a GPU ran below full clocks in the timed window, for example `power_cap` or `hw_thermal`."""
-    loss: list[float] = field(default_factory=list)
-    grad_norm: list[float | None] = field(default_factory=list)
+    loss: list[float] = []
+    grad_norm: list[float | None] = []
     memory: Memory | None = None
-    memory_by_rank: list[Memory] = field(default_factory=list)
+    memory_by_rank: list[Memory] = []
     state: State | None = None
     """Of the rank with most bytes."""
     found: Found | None = None
-    startup_s: dict[str, float] = field(default_factory=dict)
-    mfu: float | None = None
+    startup_s: dict[str, Float] = {}
+    mfu: NotNegativeFloat | None = None
     """Model FLOP utilization, attention counted in full; null for an unknown accelerator."""
-    mfu_causal: float | None = None
+    mfu_causal: NotNegativeFloat | None = None
     flags: tuple[str, ...] = ()
     """What makes the numbers doubtful: alloc_retries, throttled, unstable, faults, profile_failed."""
     profile: dict[str, Any] | None = None
     preflight: dict[str, Any] | None = None
     ledger: dict[str, Any] | None = None
     search: list[dict[str, Any]] | None = None
-    """Trials of the tuned arm, each as `contract/trial.py` says; one of them `kept`."""
+    """Trials of the tuned arm, each a `Trial`; one of them `kept`."""
     frontier: list[dict[str, Any]] | None = None
     """Rungs of the ladder that were tried: size, fits, peak bytes, step seconds."""
 
-    POSITIVE: ClassVar = (
-        "parameters", "step_time_s", "step_time_p50_s", "step_time_p95_s", "tokens_per_step", "tokens_per_s",
-        "tokens_per_s_per_gpu",
-    )  # fmt: skip
-    NOT_NEGATIVE: ClassVar = ("mfu", "mfu_causal", "energy_j", "sm_mhz")
-
     def __post_init__(self) -> None:
-        check(self)
         for index, trial in enumerate(self.search or ()):
             decode(Trial, trial, f"search[{index}]")
 
 
 def read_rank_result(path: Path) -> RankResult:
     """Read one rank's result file. Raises SpecError naming the file."""
-    plain = read_json(path)
-    try:
-        return decode(RankResult, plain)
-    except SpecError as error:
-        raise SpecError(f"{path}: {error}") from None
+    return decode_file(RankResult, path)

@@ -6,8 +6,7 @@ Design section 7. `harness/diagnosis/` decides which one; everybody else only re
 from dataclasses import dataclass
 from typing import Literal
 
-from harness.contract.codec import nearest
-from harness.contract.errors import SpecError
+from harness.contract.errors import SpecError, nearest
 
 Blame = Literal["nobody", "config", "code", "infrastructure", "user"]
 Confidence = Literal["high", "medium", "low"]

@@ -18,64 +18,49 @@ Folder of an attempt (OUT):
     try-1/flight-recorder/       dumps, when there are any
 """
 
-from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-from harness.contract.bounds import check
-from harness.contract.codec import decode, encode, read_json
+from msgspec import Struct
+
+from harness.contract.codec import Float, Int, NotNegativeFloat, decode, decode_file, encode
 from harness.contract.diagnosis import Diagnosis
-from harness.contract.errors import SpecError
+from harness.contract.errors import SpecError, show
+from harness.contract.heartbeat import RankExit
 from harness.contract.measured import Measured
 from harness.contract.spec import RunSpec
-from harness.contract.times import check_time
 
 RECORD_VERSION = 1
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RankExit:
-    """How one rank's process ended."""
-
-    rank: int
-    exit_code: int | None
-    """null when it was ended by a signal or never reported."""
-    signal: str | None = None
-    """For example SIGKILL."""
-    at_s: float | None = None
-    """Unix time of the end, as the rank's wrapper saw it; null when it never reported."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Try:
+class Try(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One training process group inside the attempt."""
 
-    index: int
+    index: Int
     remedy: str | None
     environment: dict[str, str]
     """What the remedy added."""
     diagnosis: Diagnosis
     exits: tuple[RankExit, ...]
-    launcher_exit_code: int | None
-    wall_s: float | None
+    launcher_exit_code: Int | None
+    wall_s: Float | None
     """null: a cited source gives none."""
-    last_step: int | None
+    last_step: Int | None
     """Last step any rank reported, 0-based; null when none began."""
-    peak_allocated_bytes: int | None = None
+    peak_allocated_bytes: Int | None = None
     """Last allocated bytes any heartbeat reported, for tries that died."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class File:
+class File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One file beside the record."""
 
     path: str
-    size_bytes: int
+    size_bytes: Int
     sha256: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Environment:
+class Environment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where it ran."""
 
     versions: dict[str, str]
@@ -87,11 +72,10 @@ class Environment:
     """Variables that change behaviour, by an allow-list of prefixes; secrets never."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Record:
+class Record(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One attempt's whole story."""
 
-    record_version: int
+    record_version: Int
     source: str | None
     """null: measured by this harness; otherwise where the figures were taken from."""
     spec: RunSpec
@@ -101,24 +85,21 @@ class Record:
     started_at: str | None
     """UTC, ISO 8601."""
     ended_at: str | None
-    wall_s: float | None
+    wall_s: NotNegativeFloat | None
     tries: tuple[Try, ...]
     measured: Measured | None
     resolved: dict[str, Any] | None
     environment: Environment | None
     files: tuple[File, ...]
-    pod: int = 1
+    pod: Int = 1
     """This is the n-th pod of its Job."""
     notes: tuple[str, ...] = ()
-    published: dict[str, Any] = field(default_factory=dict)
+    published: dict[str, Any] = {}
     """Figures of a cited source that this harness does not define, for example its NCCL share."""
 
-    NOT_NEGATIVE: ClassVar = ("wall_s",)
-
     def __post_init__(self) -> None:
-        check(self)
         for name in ("started_at", "ended_at"):
-            check_time(getattr(self, name), name)
+            _check_time(getattr(self, name), name)
         if self.record_version != RECORD_VERSION:
             raise SpecError(f"record_version: found {self.record_version}, this code reads {RECORD_VERSION}")
         if self.diagnosis.outcome != self.outcome:
@@ -135,6 +116,18 @@ class Record:
         return encoded
 
 
+def _check_time(text: str | None, key: str) -> None:
+    """Refuse a time that cannot be compared with others. Raises SpecError naming the key."""
+    try:
+        known = text is None or datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        known = False
+    if not known:
+        raise SpecError(
+            f"{key}: found {show(text)}, expected a time with its offset, for example 2026-01-01T00:00:00+00:00"
+        )
+
+
 def parse_record(plain: Any) -> Record:
     """Decode a record from parsed JSON. Raises SpecError naming the dotted key."""
     return decode(Record, plain)
@@ -142,8 +135,4 @@ def parse_record(plain: Any) -> Record:
 
 def read_record(path: Path) -> Record:
     """Read a record file. Raises SpecError naming the file."""
-    plain = read_json(path)
-    try:
-        return parse_record(plain)
-    except SpecError as error:
-        raise SpecError(f"{path}: {error}") from None
+    return decode_file(Record, path)

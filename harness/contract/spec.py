@@ -6,14 +6,29 @@ defaults belong to the study schema and to `engines/`, so that a spec shows what
 """
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
-from harness.contract.bounds import check
-from harness.contract.codec import check_plain, decode, digest_of_text, encode, essential_parts, object_text, read_json
+from msgspec import Meta, Struct
+
+from harness.contract.codec import (
+    Float,
+    Int,
+    Name,
+    NotNegativeFloat,
+    NotNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    check_plain,
+    decode,
+    decode_file,
+    digest_of_text,
+    encode,
+    essential_parts,
+    object_text,
+)
 from harness.contract.engines import check_settings, resolve_settings
-from harness.contract.engines.descriptor import NUMERIC_DTYPES, Numerics
+from harness.contract.engines.descriptor import NUMERIC_DTYPES, Launcher, Numerics
 from harness.contract.errors import SpecError
 from harness.contract.variables import check_variables
 
@@ -26,37 +41,32 @@ FaultKind = Literal[
     "nan_loss", "shm_full", "disk_full", "port_in_use", "missing_interface", "missing_module",
 ]  # fmt: skip
 """What `harness/faults.py` can make happen."""
+AdamW = Literal["torch-fused", "torch-foreach", "deepspeed-fused", "deepspeed-cpu"]
+Beta = Annotated[float, Meta(ge=0, lt=1)]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Identity:
+class Identity(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which square of which table this run fills."""
 
-    study: str
-    config: str
+    study: Name
+    config: Name
     """Name of the config: an engine with one setting of it, for example `zero-3-offload`."""
     arm: Arm
-    repeat: int
+    repeat: PositiveInt
     """1 is the first repeat."""
-    attempt: int
+    attempt: PositiveInt
     """1 is the first launch; `rerun=failed` asks for the next."""
     reference: bool = False
     """True for the run whose losses the parity gate compares others with."""
 
-    POSITIVE: ClassVar = ("repeat", "attempt")
-    NAMES: ClassVar = ("study", "config")
 
-    def __post_init__(self) -> None:
-        check(self)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Platform:
+class Platform(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the run needs from the world."""
 
-    name: str
+    name: Name
     device: Literal["cpu", "cuda"]
-    world_size: int
+    """Where the ranks compute."""
+    world_size: PositiveInt
     """Ranks, one per accelerator (or one per share of the CPU)."""
     accelerator: str
     """The field's name of the card: `a100-40gb`, `l4`, `h200`, `cpu`."""
@@ -67,139 +77,125 @@ class Platform:
     gke_accelerator: str | None = None
     """Value of the node label `cloud.google.com/gke-accelerator`; null where there is none."""
     spot: bool = False
-    cpus: int | None = None
+    """Whether GKE may serve it from Spot nodes."""
+    cpus: PositiveInt | None = None
     """CPU cores to request for the pod; null: leave it to the executor."""
-    memory_gib: float | None = None
+    memory_gib: PositiveFloat | None = None
     """Host memory to request for the pod, in GiB."""
-    memory_cap_gib: float | None = None
+    memory_cap_gib: PositiveFloat | None = None
     """Cap on the device allocator per rank, in GiB: a large card made small. Not a smaller card."""
 
-    POSITIVE: ClassVar = ("world_size", "cpus", "memory_gib", "memory_cap_gib")
-    NAMES: ClassVar = ("name",)
 
-    def __post_init__(self) -> None:
-        check(self)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Model:
-    """A Hugging Face causal LM, built from its config with seeded weights, or pretrained on request."""
+class NamedModel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A Hugging Face causal LM by name: what a study may say about its model."""
 
     name: str
-    config: dict[str, Any]
-    """The whole Hugging Face config as JSON (with `model_type`), so that no download is needed."""
+    """`config/models/<name>.json`."""
     weights: Literal["random", "pretrained"] = "random"
+    """`random`: seeded on the device, no download."""
     pretrained: str | None = None
     """Hub name or folder to load from when weights is `pretrained`."""
     attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
+    """Attention implementation, the same for every engine."""
     activation_checkpointing: bool = False
-    seed: int = 0
+    """Recompute each decoder block in backward."""
+    seed: Int = 0
+    """Seed of the random weights."""
 
     def __post_init__(self) -> None:
-        if "model_type" not in self.config:
-            raise SpecError("config.model_type: missing; a Hugging Face config names its model_type")
-        check_plain(self.config, "config")
         if (self.weights == "pretrained") != (self.pretrained is not None):
             raise SpecError("pretrained: give a name or folder exactly when weights is 'pretrained'")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Data:
+class Model(NamedModel, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A Hugging Face causal LM, built from its config with seeded weights, or pretrained on request."""
+
+    config: dict[str, Any]
+    """The whole Hugging Face config as JSON (with `model_type`), so that no download is needed."""
+
+    def __post_init__(self) -> None:
+        NamedModel.__post_init__(self)
+        if "model_type" not in self.config:
+            raise SpecError("config.model_type: missing; a Hugging Face config names its model_type")
+        check_plain(self.config, "config")
+
+
+class Data(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Seeded token ids, a pure function of (seed, step, micro-step, rank)."""
 
-    sequence_length: int
-    micro_batch: int
+    sequence_length: PositiveInt
+    micro_batch: PositiveInt
     """Sequences per rank and micro-step."""
-    gradient_accumulation: int = 1
-    seed: int = 0
+    gradient_accumulation: PositiveInt = 1
+    seed: Int = 0
     tokens: Literal["skewed", "structured"] = "skewed"
     """`structured`: a few tokens that mostly follow one another in a fixed order, so that the loss falls and the parity
     gate can compare the fall; `skewed`: the square of a uniform variable, as studies of 2026 had it."""
 
-    POSITIVE: ClassVar = ("sequence_length", "micro_batch", "gradient_accumulation")
 
-    def __post_init__(self) -> None:
-        check(self)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Optimizer:
+class Optimizer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """AdamW, with the implementation named: the same mathematics in another kernel is another config."""
 
-    implementation: Literal["torch-fused", "torch-foreach", "deepspeed-fused", "deepspeed-cpu"]
-    learning_rate: float = 1e-4
-    betas: tuple[float, ...] = (0.9, 0.95)
-    epsilon: float = 1e-8
-    weight_decay: float = 0.1
-    clip_norm: float = 1.0
+    implementation: AdamW
+    """Which AdamW."""
+    learning_rate: PositiveFloat = 1e-4
+    """Constant learning rate."""
+    betas: tuple[Beta, Beta] = (0.9, 0.95)
+    """AdamW's two decay rates."""
+    epsilon: PositiveFloat = 1e-8
+    """AdamW's epsilon."""
+    weight_decay: NotNegativeFloat = 0.1
+    """Decoupled weight decay."""
+    clip_norm: NotNegativeFloat = 1.0
     """Global gradient norm to clip to; 0 turns clipping off."""
 
-    POSITIVE: ClassVar = ("learning_rate", "epsilon")
-    NOT_NEGATIVE: ClassVar = ("weight_decay", "clip_norm")
 
-    def __post_init__(self) -> None:
-        check(self)
-        if len(self.betas) != 2:
-            raise SpecError(f"betas: found {list(self.betas)}, expected two numbers")
-        if not all(0 <= beta < 1 for beta in self.betas):
-            raise SpecError(f"betas: found {list(self.betas)}, expected numbers from 0 to below 1")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Protocol:
+class Protocol(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How it is measured."""
 
-    warmup_steps: int
-    timed_steps: int
-    profiled_steps: int = 0
+    warmup_steps: NotNegativeInt
+    timed_steps: PositiveInt
+    profiled_steps: NotNegativeInt = 0
     """Steps of the separate profiled pass; 0 leaves the pass out. Only CUDA devices have one."""
-    deadline_s: float = 3600.0
+    deadline_s: PositiveFloat = 3600.0
     """The supervisor ends the attempt after this long; waiting for a node does not count."""
-    stall_factor: float = 20.0
+    stall_factor: PositiveFloat = 20.0
     """A rank without heartbeat progress for this many median steps is stalled ..."""
-    stall_floor_s: float = 60.0
+    stall_floor_s: PositiveFloat = 60.0
     """... but never sooner than this."""
-    startup_stall_s: float = 600.0
+    startup_stall_s: PositiveFloat = 600.0
     """The same bound before the first step has ended (builds, compilation, NCCL set-up)."""
     remedies: Literal["on", "off"] = "on"
     """Whether an outcome with a known cure gets one second try inside the attempt."""
-    parity_steps: int = 5
+    parity_steps: NotNegativeInt = 5
     """Steps whose loss the parity gate compares with the reference."""
-    parity_tolerance: float = 0.02
+    parity_tolerance: PositiveFloat = 0.02
     """Largest relative loss difference to the reference in those steps."""
-    reference_loss: tuple[float, ...] | None = None
+    reference_loss: tuple[Float, ...] | None = None
     """Losses to hold the run against before timing; null leaves that to the aggregation."""
     preflight: bool = False
     """Measure matmul peak and all-reduce bus bandwidth before the run."""
-    telemetry_hz: float = 1.0
+    telemetry_hz: NotNegativeFloat = 1.0
     """NVML samples per second from the supervisor; 0 turns them off."""
     trials: tuple[dict[str, Any], ...] = ()
     """Tuned arm: engine settings to try, each as a short run; the fastest is then measured in full."""
-    trial_steps: int = 8
+    trial_steps: PositiveInt = 8
     """Timed steps of one trial, after as many warm-up steps as the protocol has."""
-    ladder: tuple[int, ...] = ()
+    ladder: tuple[PositiveInt, ...] = ()
     """Fit frontier: sizes that one probe tries, smallest first, until one does not fit."""
     ladder_over: Literal["micro_batch", "sequence_length"] = "micro_batch"
 
-    POSITIVE: ClassVar = (
-        "timed_steps", "deadline_s", "stall_factor", "stall_floor_s", "startup_stall_s", "parity_tolerance",
-        "trial_steps",
-    )  # fmt: skip
-    NOT_NEGATIVE: ClassVar = ("warmup_steps", "profiled_steps", "parity_steps", "telemetry_hz")
-
     def __post_init__(self) -> None:
-        check(self)
-        if list(self.ladder) != sorted(set(self.ladder)) or any(size < 1 for size in self.ladder):
-            raise SpecError(f"ladder: found {list(self.ladder)}, expected rising sizes of 1 or more")
+        if list(self.ladder) != sorted(set(self.ladder)):
+            raise SpecError(f"ladder: found {list(self.ladder)}, expected rising sizes")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Engine:
+class Engine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The sharding engine and its every setting."""
 
     name: str
     """One of `harness/contract/engines`."""
-    launcher: Literal["torchrun", "deepspeed"]
+    launcher: Launcher
     settings: dict[str, Any]
     """Complete: every setting of the engine's settings class, none left to a default."""
 
@@ -207,22 +203,20 @@ class Engine:
         check_settings(self.name, self.settings)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Fault:
+class Fault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One injected fault: a run that carries any can never pass as a measurement."""
 
     kind: FaultKind
-    rank: int = 0
-    step: int = 0
+    rank: Int = 0
+    step: Int = 0
     """Optimizer step (0-based, warm-up counted) at which it strikes; -1: before the first."""
     phase: Literal["load", "init", "forward", "backward", "step"] = "forward"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RunSpec:
+class RunSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One run, fully resolved."""
 
-    spec_version: int
+    spec_version: Int
     identity: Identity
     platform: Platform
     model: Model
@@ -297,8 +291,4 @@ def parse_spec(plain: Any) -> RunSpec:
 
 def read_spec(path: Path) -> RunSpec:
     """Read a spec file. Raises SpecError naming the file and, for bad JSON, the place in it."""
-    plain = read_json(path)
-    try:
-        return parse_spec(plain)
-    except SpecError as error:
-        raise SpecError(f"{path}: {error}") from None
+    return decode_file(RunSpec, path)

@@ -3,8 +3,7 @@
 import re
 from collections.abc import Mapping
 
-from harness.contract.codec import show
-from harness.contract.errors import SpecError
+from harness.contract.errors import SpecError, show
 
 SECRET_NAME = re.compile(
     r"TOKEN(?!IZERS)|SECRET|PASSW|CREDENTIAL|AUTH|COOKIE|(^|_)(API_?)?KEYS?($|_)|(^|_)PAT($|_)", re.I

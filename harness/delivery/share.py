@@ -16,9 +16,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from harness.contract.codec import clip, read_json
+from msgspec import structs
+
+from harness.contract.codec import read_json
 from harness.contract.diagnosis import Diagnosis
-from harness.contract.errors import HarnessError
+from harness.contract.errors import HarnessError, clip
 from harness.contract.record import Environment, Record, read_record
 from harness.contract.spec import Arm
 from harness.diagnosis.redact import Redactor
@@ -205,10 +207,10 @@ def _shared(folder: Path, record: Record) -> Record:
         facts = _each_text(read_json(folder / CLUSTER), redactor.line)
         write_atomically(folder / CLUSTER, json.dumps(facts, indent=1) + "\n")
     notes = tuple(redactor.line(note) for note in record.notes)
-    return dataclasses.replace(
+    return structs.replace(
         record,
         diagnosis=_redacted(record.diagnosis, redactor),
-        tries=tuple(dataclasses.replace(t, diagnosis=_redacted(t.diagnosis, redactor)) for t in record.tries),
+        tries=tuple(structs.replace(t, diagnosis=_redacted(t.diagnosis, redactor)) for t in record.tries),
         environment=_described(record.environment, redactor),
         files=list_files(folder),
         notes=(*notes, *(f"{path}: gone before publication" for path in gone), NOTE),
@@ -231,7 +233,7 @@ def _redacted(diagnosis: Diagnosis, redactor: Redactor) -> Diagnosis:
 def _described(environment: Environment | None, redactor: Redactor) -> Environment | None:
     if environment is None:
         return None
-    return dataclasses.replace(environment, variables=_each_text(environment.variables, redactor.line))
+    return structs.replace(environment, variables=_each_text(environment.variables, redactor.line))
 
 
 def _read(path: Path) -> bytes:

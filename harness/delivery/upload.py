@@ -11,7 +11,6 @@ Objects below the prefix given on the command line:
                              attempt is not finished. Written at once without files, then again with them
 """
 
-import dataclasses
 import json
 import os
 import threading
@@ -26,6 +25,7 @@ from google.auth import exceptions as auth
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 from google.cloud.storage.retry import DEFAULT_RETRY
+from msgspec import structs
 from requests import exceptions as http
 
 from harness.contract.errors import DeliveryError, SpecError
@@ -158,12 +158,12 @@ class Bucket:
             say(f"{self.url}/{RECORD} is there already, from another pod of this run; left as it is")
             return
         if self._pod is None:
-            record = dataclasses.replace(record, pod=self.announce(patience_s))
+            record = structs.replace(record, pod=self.announce(patience_s))
         below = f"pods/{record.pod}/"
         try:
             if taken:
                 # The node may be gone in seconds: the smallest, most important object first.
-                bare = dataclasses.replace(record, files=(), notes=(*record.notes, WITHOUT_FILES))
+                bare = structs.replace(record, files=(), notes=(*record.notes, WITHOUT_FILES))
                 self._put(below + RECORD, text_of(bare), _left_s(end_s))
             self._patiently(lambda: self._files(out, record, below, end_s))
             if taken:

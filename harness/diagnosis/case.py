@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from harness.contract.diagnosis import Evidence
-from harness.contract.heartbeat import Heartbeat
+from harness.contract.heartbeat import Heartbeat, RankExit
 from harness.contract.outcome import Confidence
-from harness.contract.record import RankExit
 from harness.diagnosis.exits import normal_code
 from harness.diagnosis.findings import Exit, Findings, Hit
 from harness.diagnosis.signature import STOPS, Tier

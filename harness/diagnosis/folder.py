@@ -5,12 +5,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from harness.contract.diagnosis import Diagnosis, Evidence
 from harness.contract.errors import SpecError
-from harness.contract.heartbeat import Heartbeat, read_heartbeat
-from harness.contract.record import RankExit, Record, read_record
+from harness.contract.heartbeat import Heartbeat, RankExit, read_heartbeat
 from harness.diagnosis.case import Case, Facts
 from harness.diagnosis.findings import Findings
 from harness.diagnosis.flight_recorder import analyse, find_dumps, is_dump
@@ -18,6 +17,9 @@ from harness.diagnosis.pod import events_text, read_pods
 from harness.diagnosis.scan import Scanner, scan_path
 from harness.diagnosis.signature import STOPS
 from harness.diagnosis.verdict import decide
+
+if TYPE_CHECKING:
+    from harness.contract.record import Record
 
 _RANK_FILE = re.compile(r"(?:^|[^a-z])(?:rank|heartbeat|local_rank)[-_.]?(?P<rank>\d+)", re.I)
 _TORCHRUN_FILE = re.compile(r"^(?P<rank>\d+)[/\\](?:stdout|stderr|error)\.(?:log|json)$")
@@ -111,7 +113,7 @@ def _kubernetes(handle: IO[bytes]) -> dict[str, Any] | None:
     return found if isinstance(found, dict) and {"apiVersion", "kind"} <= found.keys() else None
 
 
-def _again(source: Source, record: Record) -> Diagnosis:
+def _again(source: Source, record: "Record") -> Diagnosis:
     """Diagnose an old attempt anew: its last try, with the exits that its record holds."""
     assert source.path is not None
     if not record.tries:
@@ -233,8 +235,10 @@ def read_exits(folder: Path) -> tuple[RankExit, ...]:
     return tuple(sorted(exits, key=lambda e: e.rank))
 
 
-def _record(folder: Path) -> Record | None:
+def _record(folder: Path) -> "Record | None":
     try:
+        from harness.contract.record import read_record
+
         return read_record(folder / "record.json")
-    except SpecError:
+    except (ImportError, SpecError):  # a bare Python has no msgspec: there the logs alone are read
         return None

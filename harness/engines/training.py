@@ -1,6 +1,5 @@
 """One training process group, rank by rank: build, warm up, gate, time, take inventory."""
 
-import dataclasses
 import math
 import platform as host_platform
 import time
@@ -9,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from msgspec import structs
 
 from harness.contract.heartbeat import HeartbeatWriter
 from harness.contract.measured import Found, Memory, RankResult, State
@@ -113,7 +113,7 @@ class Training:
         if self._context.device.type == "cuda" and self._memory is not None:
             peaks = PhasePeaks(self._context.device)
             self.loop.step(at_phase=peaks.enter)
-            self._memory = dataclasses.replace(self._memory, peak_phase=peaks.largest())
+            self._memory = structs.replace(self._memory, peak_phase=peaks.largest())
         self.loop.step(self._take_inventory)
 
     def profile(self) -> None:

@@ -1,12 +1,13 @@
 """The tuned arm's search: every trial is a short run of its own; the fastest that ended well is measured in full."""
 
-import dataclasses
 import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import structs
 
 from harness.contract.engines import resolve_settings
 from harness.contract.record import Record
@@ -61,7 +62,7 @@ def tune(
 
 def trial_spec(spec: RunSpec, settings: dict[str, Any]) -> RunSpec:
     """The short run of one trial: warm-up as in the measured run, `trial_steps` timed, nothing after them."""
-    protocol = dataclasses.replace(
+    protocol = structs.replace(
         spec.protocol,
         trials=(),
         timed_steps=spec.protocol.trial_steps,
@@ -69,17 +70,17 @@ def trial_spec(spec: RunSpec, settings: dict[str, Any]) -> RunSpec:
         preflight=False,
         remedies="off",
     )
-    return dataclasses.replace(chosen_spec(spec, settings), protocol=protocol)
+    return structs.replace(chosen_spec(spec, settings), protocol=protocol)
 
 
 def chosen_spec(spec: RunSpec, settings: dict[str, Any]) -> RunSpec:
     """The spec with these engine settings over its own, and no trials left."""
     engine = spec.engine
     merged = resolve_settings(engine.name, engine.settings | settings, "protocol.trials")
-    return dataclasses.replace(
+    return structs.replace(
         spec,
-        engine=dataclasses.replace(engine, settings=merged),
-        protocol=dataclasses.replace(spec.protocol, trials=()),
+        engine=structs.replace(engine, settings=merged),
+        protocol=structs.replace(spec.protocol, trials=()),
     )
 
 

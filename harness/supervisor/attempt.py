@@ -1,15 +1,17 @@
 """One attempt: its tries, its record. Whatever happens to the ranks, a record is written."""
 
-import dataclasses
 import datetime
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from msgspec import structs
+
 from harness.contract.diagnosis import Diagnosis
+from harness.contract.heartbeat import RankExit
 from harness.contract.measured import Measured, RankResult
 from harness.contract.outcome import REMEDIES, Remedy, outcome
-from harness.contract.record import RECORD_VERSION, RankExit, Record, Try
+from harness.contract.record import RECORD_VERSION, Record, Try
 from harness.contract.spec import RunSpec
 from harness.diagnosis import diagnose_folder
 from harness.diagnosis.memory import read_shortage
@@ -190,7 +192,7 @@ class Attempt:
         if diagnosis.outcome == "ok":
             throttle, sm_mhz = telemetry.throttle(self.window_s), telemetry.sm_mhz(self.window_s)
             measured = collect.merge(self.results, self.spec, throttle, sm_mhz)
-        return dataclasses.replace(measured or Measured(), search=self.choice.trials) if self.choice else measured
+        return structs.replace(measured or Measured(), search=self.choice.trials) if self.choice else measured
 
 
 def _now() -> str:

@@ -1,6 +1,5 @@
 """Merge what the ranks measured into the run's numbers, or into the rungs that a probe of the frontier reached."""
 
-import dataclasses
 import json
 import math
 import statistics
@@ -9,13 +8,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from harness.contract.codec import decode
+from msgspec import structs
+
+from harness.contract.codec import decode, encode
 from harness.contract.diagnosis import Diagnosis
 from harness.contract.errors import SpecError
 from harness.contract.frontier import OUT_OF_MEMORY, Rung
-from harness.contract.heartbeat import Heartbeat, read_heartbeat
+from harness.contract.heartbeat import Heartbeat, RankExit, read_heartbeat
 from harness.contract.measured import Measured, Memory, RankResult, State, read_rank_result
-from harness.contract.record import RankExit
 from harness.contract.spec import RunSpec
 from harness.diagnosis.memory import read_shortage
 from harness.measure.flops import utilization
@@ -98,7 +98,7 @@ def fullest(memories: list[Memory]) -> Memory:
     """Maximum over ranks, figure by figure; the peak's phase is that of the rank with the highest peak."""
     top = max(memories, key=lambda m: m.peak_allocated_bytes or 0)
     figures: dict[str, Any] = {"peak_phase": top.peak_phase}
-    for field in dataclasses.fields(Memory):
+    for field in structs.fields(Memory):
         if field.name != "peak_phase":
             known = [v for v in (getattr(m, field.name) for m in memories) if v is not None]
             figures[field.name] = max(known, default=None)
@@ -177,7 +177,7 @@ def measured_ladder(results: list[RankResult], rungs: Iterable[Rung]) -> Measure
 
 def rung_json(rung: Rung) -> dict[str, Any]:
     """A rung as the record carries it: without what is not known."""
-    return {name: value for name in Rung.__slots__ if (value := getattr(rung, name)) is not None or name == "fits"}
+    return {name: value for name, value in encode(rung).items() if value is not None or name == "fits"}
 
 
 def _mean(values: list[Any]) -> Any:

@@ -1,7 +1,6 @@
 """The folder of one attempt: locked while in use, cleaned of unfinished work, finished by its record."""
 
 import contextlib
-import dataclasses
 import errno
 import fcntl
 import gzip
@@ -13,6 +12,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
+
+from msgspec import structs
 
 from harness.contract.errors import DeliveryError, HarnessError, SpecError
 from harness.contract.record import File, Record, read_record
@@ -110,7 +111,7 @@ def without(record: Record, paths: list[str]) -> Record:
     """The record with a list that holds, and a note of what is not in it any more."""
     files = tuple(file for file in record.files if file.path not in paths)
     notes = (f"{path}: gone or changed after the record was written" for path in paths)
-    return dataclasses.replace(record, files=files, notes=(*record.notes, *notes))
+    return structs.replace(record, files=files, notes=(*record.notes, *notes))
 
 
 def prepare(out: Path, spec: RunSpec) -> None:

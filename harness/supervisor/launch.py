@@ -9,8 +9,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from harness.contract.codec import nearest
-from harness.contract.errors import HarnessError, SpecError
+from harness.contract.errors import HarnessError, SpecError, nearest
 from harness.contract.spec import RunSpec
 from harness.supervisor import lean
 from harness.supervisor.environment import SOURCE_ROOT, usable_cores

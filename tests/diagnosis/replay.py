@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.contract.diagnosis import Diagnosis
-from harness.contract.record import RankExit
+from harness.contract.heartbeat import RankExit
 from harness.diagnosis import Source, diagnose_folder, diagnose_source
 
 CASES = Path(__file__).parent / "cases"

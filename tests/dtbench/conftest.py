@@ -1,6 +1,5 @@
 """A study on disk, and records made for its runs, without training anything."""
 
-import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -90,7 +89,7 @@ def write_record(results: Path, record: Record) -> Path:
     """Lay a record where the workflow would look for it."""
     path = results / record.spec.path() / "record.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(dataclasses.asdict(record)), encoding="utf-8")
+    path.write_text(json.dumps(record.to_json()), encoding="utf-8")
     return path
 
 

@@ -1,6 +1,5 @@
 """A study's fit frontiers and trials: what is asked for, and what the tables say of it."""
 
-import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,7 @@ from dtbench.report.document import build, write_report
 from dtbench.report.frontier_rows import FILE, frontier_rows, frontier_specs, write_frontier, write_frontier_plan
 from dtbench.study.matrix import Matrix
 from dtbench.workflow import gpus_of
+from msgspec import structs
 
 from harness.contract.engines import CONFIGS, ENGINES, parse_settings, resolve_settings
 from harness.contract.errors import SpecError
@@ -41,12 +41,10 @@ def found(**changes: Any) -> Frontier:
 def lay(results: Path, frontier: Frontier, matrix: Matrix) -> Path:
     """As the search leaves it: a probe's folder is named by the hash of what it ran."""
     spec = frontier_specs(matrix)[PLACE].spec
-    probes = (
-        dataclasses.replace(p, folder=f"{probe_spec(spec, p.ladder).run_hash()[:12]}/a2") for p in frontier.probes
-    )
+    probes = (structs.replace(p, folder=f"{probe_spec(spec, p.ladder).run_hash()[:12]}/a2") for p in frontier.probes)
     path = results / PLACE / FILE
     path.parent.mkdir(parents=True)
-    path.write_text(json.dumps(dataclasses.replace(frontier, probes=tuple(probes)).to_json()))
+    path.write_text(json.dumps(structs.replace(frontier, probes=tuple(probes)).to_json()))
     return path
 
 
@@ -226,8 +224,8 @@ def test_the_report_shows_every_trial_and_which_was_kept(study: Load, tmp_path: 
             {"settings": {}, "outcome": "ok", "tokens_per_s": speed, "kept": True},
             {"settings": {"compile": True}, "outcome": "jit_build", "tokens_per_s": None, "kept": False},
         ]
-        measured = dataclasses.replace(record.measured, search=search)
-        write_record(tmp_path, dataclasses.replace(record, measured=measured))
+        measured = structs.replace(record.measured, search=search)
+        write_record(tmp_path, structs.replace(record, measured=measured))
     kept, died = build(matrix, tmp_path)["trials"]
     assert (kept["settings"], kept["tokens_per_s"], kept["kept"], kept["runs"]) == ("as given", 1000.0, 2, 2)
     assert (died["settings"], died["tokens_per_s"], died["kept"]) == ("compile=true", None, 0)

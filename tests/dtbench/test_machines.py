@@ -1,6 +1,5 @@
 """Ratios are formed on one machine where there is one; without one, the report says so and calls less a difference."""
 
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,6 +7,7 @@ import pytest
 from dtbench.report.document import build, write_report
 from dtbench.results.machines import Sample, machines, pair, spread
 from dtbench.study.matrix import Matrix
+from msgspec import structs
 
 from harness.contract.record import Environment, Record
 from tests.dtbench.conftest import GPU_STUDY, make_record, run_of, write_record
@@ -20,7 +20,7 @@ def on(record: Record, boot: str | None = None, started: str = "00:00", ended: s
         host={"boot": boot, "cores": 32}, device_name="CPU", git_commit=None, versions={}, variables={}
     )
     day = "2026-01-01T"
-    return dataclasses.replace(
+    return structs.replace(
         record, environment=environment, started_at=f"{day}{started}:00+00:00", ended_at=f"{day}{ended}:00+00:00"
     )
 
@@ -41,7 +41,7 @@ def test_without_a_boot_a_long_pause_may_hide_another_machine(study: Load) -> No
 
 def test_a_cited_source_has_no_machine(study: Load) -> None:
     run = study(GPU_STUDY).runs[0]
-    assert machines({"cited": dataclasses.replace(make_record(run), source="somebody's study")}) == {}
+    assert machines({"cited": structs.replace(make_record(run), source="somebody's study")}) == {}
 
 
 def test_pairs_share_a_machine_and_equal_repeats_go_first() -> None:

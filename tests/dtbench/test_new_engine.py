@@ -1,10 +1,11 @@
 """A new engine is a descriptor: study, spec, ledger and trials need no other edit."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 from dtbench.study.matrix import Matrix
+from msgspec import Struct
 
 from harness.contract.engines import CONFIGS, ENGINES
 from harness.contract.engines.descriptor import Config, Descriptor, bf16_compute
@@ -17,8 +18,7 @@ Load = Callable[[str], Matrix]
 STUDY = "platforms: [h200-x2]\nconfigs: [fourth-plain, fourth-wide]\nrepeats: 1\n"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FourthSettings:
+class FourthSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of an engine that exists in this test alone."""
 
     width: int = 1

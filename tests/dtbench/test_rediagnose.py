@@ -1,6 +1,5 @@
 """Old attempts by today's rules: what is kept of that counts for the very record it was made from, and can be lost."""
 
-import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,7 @@ from dtbench.report.tables import write_tables
 from dtbench.results.rediagnose import load_diagnosed, mend_diagnoses, write_diagnoses
 from dtbench.results.runs import DIAGNOSES, load_runs, read_diagnoses
 from dtbench.study.matrix import Matrix
+from msgspec import structs
 
 from harness.contract.spec import RunSpec
 from tests.dtbench.conftest import GPU_STUDY, make_record, run_of, write_record
@@ -27,7 +27,7 @@ def matrix(study: Load) -> Matrix:
 def die(results: Path, run: RunSpec) -> Path:
     """A run that died, with a log of which today's rules know more than its record does."""
     record = make_record(run, outcome="unknown")
-    record = dataclasses.replace(record, tries=(dataclasses.replace(record.tries[0], launcher_exit_code=1),))
+    record = structs.replace(record, tries=(structs.replace(record.tries[0], launcher_exit_code=1),))
     path = write_record(results, record)
     (path.parent / "try-1").mkdir(exist_ok=True)
     (path.parent / "try-1" / "rank-0.log").write_text(LOG)

@@ -10,6 +10,7 @@ import pytest
 from dtbench.report.document import build, write_report
 from dtbench.results.runs import load_runs
 from dtbench.study.matrix import Matrix, at
+from msgspec import structs
 
 from harness.contract.errors import SpecError
 from tests.dtbench.conftest import GPU_STUDY, ROOT, make_record, run_of, write_record
@@ -124,8 +125,8 @@ def test_a_guess_is_called_one_wherever_it_is_told(tmp_path: Path, study: Load) 
     write_record(tmp_path, make_record(run_of(matrix, "ddp")))
     sure = make_record(run_of(matrix, "zero-3"), outcome="host_oom")
     guess = dataclasses.replace(sure.diagnosis, confidence="low")
-    tries = (dataclasses.replace(sure.tries[0], diagnosis=guess),)
-    write_record(tmp_path, dataclasses.replace(sure, diagnosis=guess, tries=tries))
+    tries = (structs.replace(sure.tries[0], diagnosis=guess),)
+    write_record(tmp_path, structs.replace(sure, diagnosis=guess, tries=tries))
     text = write_report(matrix, tmp_path).read_text()
     assert "did not finish: zero-3 (host_oom, a guess)" in text
     assert "| host_oom, a guess |" in text
@@ -183,7 +184,7 @@ def test_the_newest_attempt_counts(tmp_path: Path, study: Load) -> None:
 def test_a_report_before_all_runs_are_there_judges_deaths_by_todays_rules(tmp_path: Path, study: Load) -> None:
     matrix = study(GPU_STUDY)
     record = make_record(run_of(matrix, "zero-3"), outcome="cuda_oom")
-    record = dataclasses.replace(record, tries=(dataclasses.replace(record.tries[0], launcher_exit_code=1),))
+    record = structs.replace(record, tries=(structs.replace(record.tries[0], launcher_exit_code=1),))
     died = write_record(tmp_path, record).parent / "try-1"
     died.mkdir()
     (died / "rank-0.log").write_text("ModuleNotFoundError: No module named 'flash_attn'\n")
@@ -226,8 +227,8 @@ def test_a_flag_is_explained_below_its_table(tmp_path: Path, study: Load) -> Non
     matrix = study(GPU_STUDY)
     record = make_record(run_of(matrix, "ddp"))
     assert record.measured is not None
-    measured = dataclasses.replace(record.measured, flags=("unstable",))
-    write_record(tmp_path, dataclasses.replace(record, measured=measured))
+    measured = structs.replace(record.measured, flags=("unstable",))
+    write_record(tmp_path, structs.replace(record, measured=measured))
     text = write_report(matrix, tmp_path).read_text()
     assert "| ok, 2x missing [unstable] |" in text
     assert "\n[unstable]: the slowest steps of the timed window took much longer than its median one.\n" in text

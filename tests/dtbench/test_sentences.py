@@ -1,6 +1,5 @@
 """What a report says at the edges: ties, lower bounds, other machines, other workloads beside."""
 
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import pytest
 from dtbench.report.document import build, write_report
 from dtbench.study.matrix import Matrix
+from msgspec import structs
 
 from tests.dtbench.conftest import GPU_STUDY, make_record, run_of, write_record
 from tests.dtbench.test_machines import on
@@ -70,8 +70,8 @@ def test_a_cured_death_of_an_unknown_step_is_drawn_as_one(tmp_path: Path, study:
     write_record(tmp_path, make_record(run_of(matrix, "ddp")))
     write_record(tmp_path, make_record(run_of(matrix, "fsdp2-reshard"), outcome="cuda_oom", evidence=OOM))
     cured = make_record(run_of(matrix, "zero-3"), peak_bytes=15_000_000_000, remedy="expandable-segments")
-    tries = (dataclasses.replace(cured.tries[0], last_step=None), *cured.tries[1:])
-    write_record(tmp_path, dataclasses.replace(cured, tries=tries))
+    tries = (structs.replace(cured.tries[0], last_step=None), *cured.tries[1:])
+    write_record(tmp_path, structs.replace(cured, tries=tries))
     (line,) = build(matrix, tmp_path)["survival"]
     assert {p["config"]: p["alive"] for p in line["points"]} == {"ddp": True, "fsdp2-reshard": False, "zero-3": False}
 

@@ -1,6 +1,5 @@
 """Which attempt of each run is wanted: a pure function of the records that lie there."""
 
-import dataclasses
 import json
 import os
 from collections.abc import Callable
@@ -10,6 +9,7 @@ import pytest
 from dtbench.results.store import absent, attempts, interrupted, missing, newer, parse_rerun, wanted, write_plan
 from dtbench.study.matrix import Matrix, at
 from dtbench.workflow import Plan
+from msgspec import structs
 
 from harness.contract.record import read_record
 from tests.dtbench.conftest import GPU_STUDY, make_record, write_record
@@ -108,7 +108,7 @@ def test_a_record_of_another_run_counts_as_failed(tmp_path: Path, matrix: Matrix
 def test_rerun_goes_by_the_diagnosis_that_the_report_shows(tmp_path: Path, matrix: Matrix) -> None:
     run = matrix.runs[0]
     record = make_record(run, outcome="unknown")
-    record = dataclasses.replace(record, tries=(dataclasses.replace(record.tries[0], launcher_exit_code=1),))
+    record = structs.replace(record, tries=(structs.replace(record.tries[0], launcher_exit_code=1),))
     died = write_record(tmp_path, record).parent / "try-1"
     died.mkdir()
     (died / "rank-0.log").write_text("ModuleNotFoundError: No module named 'flash_attn'\n")

@@ -1,10 +1,10 @@
 """Whose a Job is, and what it was made with."""
 
 import copy
-import dataclasses
 import json
 
 import pytest
+from msgspec import structs
 from snakemake_executor_plugin_gke.adopt import differences, elsewhere, foreign, started, told
 from snakemake_executor_plugin_gke.manifest import render_manifest
 
@@ -87,4 +87,4 @@ def test_a_later_attempt_of_another_clone_is_found():
     second = made(make_spec(attempt=2))
     over = made(make_spec(attempt=3)) | {"status": {"conditions": [{"type": "Failed", "status": "True"}]}}
     assert elsewhere([made(), second, over, made(make_spec(repeat=2, attempt=5))], SPEC) == 2
-    assert elsewhere([made(), second], dataclasses.replace(make_spec(attempt=2))) is None
+    assert elsewhere([made(), second], structs.replace(make_spec(attempt=2))) is None

@@ -1,6 +1,5 @@
 """Collecting: checked, atomic, and never outside the attempt's folder."""
 
-import dataclasses
 import hashlib
 import json
 import subprocess
@@ -9,6 +8,7 @@ import sys
 import pytest
 from google.api_core import exceptions as api
 from google.auth.credentials import AnonymousCredentials
+from msgspec import structs
 from snakemake_executor_plugin_gke.autopsy import RECORD_LINE, Morgue, conclude, diagnose, logging_query, recovered
 from snakemake_executor_plugin_gke.bucket import Bucket
 from snakemake_executor_plugin_gke.collect import collect
@@ -47,7 +47,7 @@ def make_record(files, **changes):
         diagnosis=Diagnosis(outcome="ok", confidence="high"), started_at=None, ended_at=None, wall_s=1.0, tries=(),
         measured=None, resolved=None, environment=None, files=listed,
     )  # fmt: skip
-    return dataclasses.replace(record, **changes)
+    return structs.replace(record, **changes)
 
 
 def shelf_of(files, base="at/", **changes):

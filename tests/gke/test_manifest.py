@@ -1,6 +1,5 @@
 """The Job as a pure function of spec and settings; that a real API server takes it is tests/cluster's to show."""
 
-import dataclasses
 import json
 import re
 import subprocess
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 from snakemake_executor_plugin_gke.manifest import (
     ANNOTATIONS_LIMIT_BYTES,
     attempt_url,
@@ -111,7 +111,7 @@ def test_the_container_is_locked_down():
 
 def test_the_spec_travels_in_the_job_and_back():
     hostile = 'it\'s "quoted" <&> {{ braces }} # \\ \u00fc\n- list'
-    spec = dataclasses.replace(make_spec(), environment={hostile: hostile})
+    spec = structs.replace(make_spec(), environment={hostile: hostile})
     job = render_manifest(spec, make_settings())
     assert spec_of(job) == spec.to_json()
     source = next(v for v in pod_of(job)["volumes"] if v["name"] == "spec")["downwardAPI"]["items"][0]

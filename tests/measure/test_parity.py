@@ -1,8 +1,7 @@
 """The gate's pure part: promises against findings."""
 
-import dataclasses
-
 import pytest
+from msgspec import structs
 
 from harness.contract.measured import Found
 from harness.measure.parity import loss_mismatches, numerics_mismatches, token_mismatches
@@ -25,13 +24,13 @@ def test_kept_promises_pass() -> None:
 
 @pytest.mark.parametrize("role", ["parameter", "compute", "reduce", "master", "optimizer_state", "optimizer_class"])
 def test_each_broken_promise_is_named(role: str) -> None:
-    broken = dataclasses.replace(KEPT, **{role: "float8"})
+    broken = structs.replace(KEPT, **{role: "float8"})
     (mismatch,) = numerics_mismatches(make_spec("fsdp2-reshard"), broken)
     assert str(mismatch).startswith(f"{role}: promised ") and "float8" in str(mismatch)
 
 
 def test_a_tensor_the_engine_does_not_hold_breaks_nothing() -> None:
-    assert numerics_mismatches(make_spec("zero-3"), dataclasses.replace(KEPT, parameter="bfloat16", master=None)) == []
+    assert numerics_mismatches(make_spec("zero-3"), structs.replace(KEPT, parameter="bfloat16", master=None)) == []
 
 
 def test_tokens_are_those_of_all_ranks_and_micro_steps() -> None:

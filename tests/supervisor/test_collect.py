@@ -1,14 +1,14 @@
 """The run's numbers out of the ranks': slowest rank, fullest rank, mean loss, flags."""
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
+from harness.contract.heartbeat import RankExit
 from harness.contract.measured import Found, Memory, RankResult, State
-from harness.contract.record import RankExit
 from harness.supervisor import collect
 from tests.engines.specs import make_spec
 
@@ -66,7 +66,7 @@ def test_an_unmeasured_figure_stays_null() -> None:
 
 def test_mfu_needs_a_known_card() -> None:
     assert collect.merge([result(0), result(1)], SPEC).mfu is None
-    card = dataclasses.replace(SPEC, platform=dataclasses.replace(SPEC.platform, device="cuda", accelerator="h200"))
+    card = structs.replace(SPEC, platform=structs.replace(SPEC.platform, device="cuda", accelerator="h200"))
     measured = collect.merge([result(0), result(1)], card)
     assert measured.mfu is not None
     assert measured.mfu_causal is not None

@@ -1,6 +1,5 @@
 """The search for the frontier, against a machine whose memory is a straight line."""
 
-import dataclasses
 import math
 from collections.abc import Callable
 
@@ -8,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.contract.codec import decode
 from harness.contract.errors import SpecError
 from harness.contract.frontier import Bounds, Frontier, Probe, Rung, predicted_limit, probe_spec
 from harness.contract.spec import RunSpec
@@ -130,4 +130,4 @@ def test_a_ladder_never_leaves_the_bracket() -> None:
 @pytest.mark.parametrize("wrong", [{"limit": 0}, {"rungs": 0}, {"processes": 0}, {"resolution": 0}, {"resolution": 65}])
 def test_bounds_that_allow_nothing_are_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(SpecError, match="expected"):
-        dataclasses.replace(Bounds(limit=64, resolution=1), **wrong)
+        decode(Bounds, {"limit": 64, "resolution": 1} | wrong)

@@ -1,6 +1,5 @@
 """The tuned arm: trials, the choice between them, and the run that the choice is measured in."""
 
-import dataclasses
 import signal
 import time
 from collections.abc import Callable
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from harness.contract import exitcodes
 from harness.contract.diagnosis import Diagnosis
@@ -57,7 +57,7 @@ def choose(speeds: dict[float, float | None], spec: RunSpec = SPEC, left_s: floa
 def test_the_fastest_trial_is_kept_and_all_are_told() -> None:
     choice = choose({25.0: 100.0, 1.0: 90.0, 100.0: 120.0})
     assert choice.spec.engine.settings["bucket_cap_mb"] == 100.0
-    assert choice.spec.protocol == dataclasses.replace(SPEC.protocol, trials=())
+    assert choice.spec.protocol == structs.replace(SPEC.protocol, trials=())
     assert [(t["settings"], t["tokens_per_s"], t["kept"]) for t in choice.trials] == [
         ({}, 100.0, False),
         ({"bucket_cap_mb": 1.0}, 90.0, False),

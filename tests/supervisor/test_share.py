@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from harness.contract.diagnosis import Diagnosis, Evidence
 from harness.contract.errors import HarnessError
@@ -83,7 +84,7 @@ def test_cited_records_are_left_alone_and_an_empty_folder_is_refused(tmp_path: P
     with pytest.raises(HarnessError, match=r"found no attempt where a study has them .*; expected one study's results"):
         share(tmp_path)
     assert not list(tmp_path.iterdir())
-    cited = dataclasses.replace(an_attempt(tmp_path), source="a paper")
+    cited = structs.replace(an_attempt(tmp_path), source="a paper")
     folder.write_record(tmp_path, cited)
     assert share(tmp_path) == 0
     assert read_record(tmp_path / "record.json") == cited
@@ -132,9 +133,9 @@ def test_probes_of_a_frontier_belong_to_the_study(tmp_path: Path) -> None:
 def test_a_tuned_attempt_holds_although_its_trials_have_records_of_their_own(tmp_path: Path) -> None:
     out = place(tmp_path)
     an_attempt(out / "trial-1", "zero-1")
-    record = dataclasses.replace(an_attempt(tmp_path / "other"), files=())
+    record = structs.replace(an_attempt(tmp_path / "other"), files=())
     (tmp_path / "other").rename(tmp_path.parent / f"{tmp_path.name}-other")
-    folder.write_record(out, dataclasses.replace(record, files=folder.list_files(out)))
+    folder.write_record(out, structs.replace(record, files=folder.list_files(out)))
     assert share(tmp_path) == 2
     for place_ in (out, out / "trial-1"):
         shared = read_record(place_ / "record.json")
@@ -157,7 +158,7 @@ def test_a_log_that_cannot_be_read_is_found_before_anything_is_changed(tmp_path:
     out = place(tmp_path, "zero-1")
     record = an_attempt(out, "zero-1")
     (out / "try-1/rank-1.log.gz").write_bytes(gzip.compress(b"words")[:-4])
-    folder.write_record(out, dataclasses.replace(record, files=folder.list_files(out)))
+    folder.write_record(out, structs.replace(record, files=folder.list_files(out)))
     before = everything(tmp_path)
     with pytest.raises(HarnessError, match=r"rank-1\.log\.gz: not a whole \.gz file"):
         share(tmp_path)
@@ -169,7 +170,7 @@ def test_nothing_outside_the_attempt_is_touched_whatever_its_record_lists(tmp_pa
     record = an_attempt(out)
     (tmp_path / "mine.log").write_text(PRIVATE)
     outside = File(path="../../../../../mine.log", size_bytes=len(PRIVATE), sha256="0" * 64)
-    folder.write_record(out, dataclasses.replace(record, files=(*record.files, outside)))
+    folder.write_record(out, structs.replace(record, files=(*record.files, outside)))
     assert share(tmp_path) == 1
     assert (tmp_path / "mine.log").read_text() == PRIVATE
 
@@ -226,7 +227,7 @@ def test_what_a_record_says_beside_its_evidence_is_redacted_for_trials_and_tries
             versions={}, device_name=None, host={}, git_commit="0123456789" * 4,
             variables={"NCCL_HOSTID": "gke-pool-7", "OMP_NUM_THREADS": "1"},
         )  # fmt: skip
-        told = dataclasses.replace(
+        told = structs.replace(
             record, diagnosis=diagnosis, tries=(attempt,), environment=environment, notes=(f"note {PRIVATE}",),
             files=folder.list_files(folder_),
         )  # fmt: skip

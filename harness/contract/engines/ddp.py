@@ -1,25 +1,20 @@
 """torch.nn.parallel.DistributedDataParallel: the reference; nothing is sharded."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
+from harness.contract.codec import PositiveFloat
 from harness.contract.engines.descriptor import Config, Descriptor, Trials, bf16_compute
 from harness.contract.engines.memory import Ledger, Sizes
-from harness.contract.errors import SpecError
 from harness.contract.units import MIB
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DdpSettings:
+class DdpSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of DDP, with torch's own defaults."""
 
-    bucket_cap_mb: float = 25.0
+    bucket_cap_mb: PositiveFloat = 25.0
     gradient_as_bucket_view: bool = True
     compile: bool = False
     """torch.compile each decoder block and the loss."""
-
-    def __post_init__(self) -> None:
-        if self.bucket_cap_mb <= 0:
-            raise SpecError(f"bucket_cap_mb: found {self.bucket_cap_mb}, expected more than 0")
 
 
 _TRIALS: Trials = (

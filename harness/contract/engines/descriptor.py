@@ -3,22 +3,24 @@
 The client refuses a bad override by it before anything starts; study, spec, ledger and report read the rest from it.
 """
 
-import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from msgspec import Struct
 
 from harness.contract.engines.memory import Ledger, Sizes
 
 NumericDtype = Literal["float32", "bfloat16", "float16"]
 Sharded = Literal["nothing", "optimizer", "gradients", "parameters"]
 """What is split over the ranks, each with everything named before it: ZeRO's stages 0 to 3."""
+Launcher = Literal["torchrun", "deepspeed"]
+"""Who starts the ranks: the names in `harness/supervisor/launch.py`."""
 Trials = tuple[dict[str, Any], ...]
 """Settings to try, each laid over a config's own."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Numerics:
+class Numerics(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The dtypes of one training, by role. The worker reads the real ones back and compares."""
 
     parameter: NumericDtype
@@ -35,7 +37,7 @@ class Numerics:
     """What gradients are accumulated in over micro-steps."""
 
 
-NUMERIC_DTYPES = tuple(f.name for f in dataclasses.fields(Numerics))
+NUMERIC_DTYPES = Numerics.__struct_fields__
 
 
 def bf16_compute(*, parameter: NumericDtype, master: NumericDtype, reduce: NumericDtype) -> Numerics:
@@ -72,9 +74,8 @@ class Descriptor:
     """One engine, as data. `harness/engines/<name>.py` obeys its settings."""
 
     name: str
-    launcher: str
-    """Who starts the ranks: a name in `harness/supervisor/launch.py`."""
-    settings: type[Any]
+    launcher: Launcher
+    settings: type[Struct]
     """Every setting, with its default. The functions below are given one of these."""
     configs: tuple[Config, ...]
     shipped: Numerics

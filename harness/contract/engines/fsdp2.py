@@ -1,14 +1,13 @@
 """torch.distributed.fsdp.fully_shard, one call per group of decoder blocks plus the root."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
+from harness.contract.codec import NotNegativeInt, PositiveInt
 from harness.contract.engines.descriptor import Config, Descriptor, Trials, bf16_compute
 from harness.contract.engines.memory import Ledger, Sizes
-from harness.contract.errors import SpecError
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FsdpSettings:
+class FsdpSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of FSDP2, with torch's own defaults."""
 
     reshard_after_forward: bool = True
@@ -16,18 +15,12 @@ class FsdpSettings:
     offload: bool = False
     """CPUOffloadPolicy: parameters, gradients and optimizer state live in host memory."""
     pin_memory: bool = True
-    prefetch_depth: int = 0
+    prefetch_depth: NotNegativeInt = 0
     """Explicit forward and backward prefetch of this many blocks; 0 keeps the implicit one-ahead."""
-    blocks_per_group: int = 1
+    blocks_per_group: PositiveInt = 1
     """Decoder blocks that share one fully_shard call, one all-gather and one reduce-scatter."""
     compile: bool = False
     """torch.compile each decoder block and the loss."""
-
-    def __post_init__(self) -> None:
-        if self.prefetch_depth < 0:
-            raise SpecError(f"prefetch_depth: found {self.prefetch_depth}, expected 0 or more")
-        if self.blocks_per_group < 1:
-            raise SpecError(f"blocks_per_group: found {self.blocks_per_group}, expected 1 or more")
 
 
 _TRIALS: Trials = (

@@ -1,15 +1,16 @@
 """DeepSpeed ZeRO, stages 0 to 3, with and without offload."""
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
+from msgspec import Struct
+
+from harness.contract.codec import Int, NotNegativeInt, PositiveInt
 from harness.contract.engines.descriptor import Config, Descriptor, Sharded, Trials, bf16_compute
 from harness.contract.engines.memory import Ledger, Sizes
 from harness.contract.errors import SpecError
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ZeroSettings:
+class ZeroSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of ZeRO. The defaults are DeepSpeed 0.19's own, written out; no "auto" anywhere."""
 
     stage: Literal[0, 1, 2, 3] = 3
@@ -23,17 +24,17 @@ class ZeroSettings:
     use_multi_rank_bucket_allreduce: bool = True
     """Stages 1 and 2: all-reduce buckets that span ranks, in place of reduce-scatter."""
     round_robin_gradients: bool = False
-    reduce_bucket_size: int = 500_000_000
+    reduce_bucket_size: PositiveInt = 500_000_000
     """Elements per reduction bucket."""
-    allgather_bucket_size: int = 500_000_000
+    allgather_bucket_size: PositiveInt = 500_000_000
     """Elements per all-gather bucket (stages 1 and 2)."""
-    prefetch_bucket_size: int = 50_000_000
+    prefetch_bucket_size: NotNegativeInt = 50_000_000
     """Elements prefetched ahead of use (stage 3)."""
-    param_persistence_threshold: int = 100_000
+    param_persistence_threshold: NotNegativeInt = 100_000
     """Parameters with fewer elements stay replicated (stage 3)."""
-    max_live_parameters: int = 1_000_000_000
-    max_reuse_distance: int = 1_000_000_000
-    sub_group_size: int = 1_000_000_000
+    max_live_parameters: NotNegativeInt = 1_000_000_000
+    max_reuse_distance: Int = 1_000_000_000
+    sub_group_size: PositiveInt = 1_000_000_000
     leaf_blocks: bool = False
     """Treat each decoder block as one leaf: one gather per block, as FSDP2 does (stage 3)."""
     deepcompile: bool = False
@@ -45,12 +46,6 @@ class ZeroSettings:
             raise SpecError(f"offload_param: needs stage 3, found stage {self.stage}")
         if self.offload_optimizer and self.stage == 0:
             raise SpecError("offload_optimizer: needs stage 1, 2 or 3, found stage 0")
-        for name in ("reduce_bucket_size", "allgather_bucket_size", "sub_group_size"):
-            if getattr(self, name) < 1:
-                raise SpecError(f"{name}: found {getattr(self, name)}, expected 1 or more elements")
-        for name in ("prefetch_bucket_size", "param_persistence_threshold", "max_live_parameters"):
-            if getattr(self, name) < 0:
-                raise SpecError(f"{name}: found {getattr(self, name)}, expected 0 or more elements")
 
 
 _BUCKETS: Trials = (

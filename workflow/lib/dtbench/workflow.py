@@ -11,8 +11,8 @@ from typing import Any
 
 from dtbench.results.store import parse_rerun, wanted
 from dtbench.study.matrix import Matrix, at
-from harness.contract.codec import clip_path, digest_of_text, nearest
-from harness.contract.errors import SpecError
+from harness.contract.codec import digest_of_text
+from harness.contract.errors import SpecError, clip_path, nearest
 from harness.contract.outcome import OUTCOMES
 from harness.contract.spec import RunSpec
 

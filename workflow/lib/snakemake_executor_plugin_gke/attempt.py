@@ -1,12 +1,13 @@
 """One attempt on its way through the cluster, and what it needs next: pure."""
 
-import dataclasses
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
+
+from msgspec import structs
 
 from harness.contract.spec import RunSpec
 
@@ -60,8 +61,8 @@ class Attempt:
 
     def at(self, number: int) -> "Attempt":
         """Another attempt of the same run."""
-        identity = dataclasses.replace(self.spec.identity, attempt=number)
-        return Attempt(dataclasses.replace(self.spec, identity=identity), self.folder.with_name(f"a{number}"))
+        identity = structs.replace(self.spec.identity, attempt=number)
+        return Attempt(structs.replace(self.spec, identity=identity), self.folder.with_name(f"a{number}"))
 
 
 @dataclass(frozen=True, slots=True)

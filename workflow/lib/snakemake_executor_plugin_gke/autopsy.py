@@ -1,6 +1,5 @@
 """What is left of a run whose pod delivered no record: facts from Kubernetes, and a record made of them."""
 
-import dataclasses
 import json
 import subprocess
 import sys
@@ -9,6 +8,8 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
+
+from msgspec import structs
 
 from harness.contract.codec import decode
 from harness.contract.diagnosis import Diagnosis, Evidence
@@ -156,7 +157,7 @@ def recovered(facts: Json, spec: RunSpec) -> Record | None:
         except RemoteError:
             return None
         note = "Recovered from the pod's log: the bucket did not take it, and the files beside it are lost."
-        return dataclasses.replace(record, files=(), notes=(*record.notes, note))
+        return structs.replace(record, files=(), notes=(*record.notes, note))
     return None
 
 

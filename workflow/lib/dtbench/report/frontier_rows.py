@@ -1,11 +1,12 @@
 """The fit frontier of a study: which searches it asks for, and their results as rows, prediction beside measurement."""
 
-import dataclasses
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import structs
 
 from dtbench.study.files import write_text
 from dtbench.study.matrix import Matrix
@@ -41,8 +42,8 @@ def frontier_specs(matrix: Matrix) -> dict[str, FrontierSpec]:
         for cell in matrix.cells:
             if cell.spec is None or cell.arm == "tuned" or not choice.match(cell.platform, cell.config, cell.arm):
                 continue
-            protocol = dataclasses.replace(cell.spec.protocol, ladder_over=choice.over)
-            spec = dataclasses.replace(cell.spec, protocol=protocol)
+            protocol = structs.replace(cell.spec.protocol, ladder_over=choice.over)
+            spec = structs.replace(cell.spec, protocol=protocol)
             place = f"{FOLDER}/{cell.platform}/{cell.config}/{cell.arm}/{choice.over}"
             specs.setdefault(place, FrontierSpec(spec=spec, bounds=bounds, folder=place))
     return specs

@@ -4,7 +4,6 @@ Figures of the two published tables (Qwen2.5-3B, bf16, micro-batch 1, sequence 2
 steps, one run). What the source does not give stays null; outcomes were read off its text.
 """
 
-import dataclasses
 import json
 import shutil
 import sys
@@ -18,7 +17,8 @@ from dtbench.study.matrix import Matrix, at, load_matrix
 from harness.contract.diagnosis import Diagnosis, Evidence
 from harness.contract.measured import Measured, Memory
 from harness.contract.outcome import REMEDIES
-from harness.contract.record import RECORD_VERSION, RankExit, Record, Try
+from harness.contract.heartbeat import RankExit
+from harness.contract.record import RECORD_VERSION, Record, Try
 from harness.contract.spec import RunSpec
 from harness.contract.units import GB
 
@@ -209,7 +209,7 @@ def main(root: Path) -> None:
     for platform in matrix.study.platforms:
         shutil.rmtree(results / platform, ignore_errors=True)
     for record in records(matrix):
-        text = json.dumps(dataclasses.asdict(record), indent=1)
+        text = json.dumps(record.to_json(), indent=1)
         write_text(results / record.spec.path() / "record.json", text + "\n")
 
 

@@ -10,8 +10,7 @@ from typing import Any
 
 from dtbench.study.files import write_text
 from dtbench.study.matrix import at
-from harness.contract.codec import nearest
-from harness.contract.errors import SpecError
+from harness.contract.errors import SpecError, nearest
 from harness.contract.outcome import OUTCOMES
 from harness.contract.spec import RunSpec
 

@@ -1,16 +1,25 @@
 """A study: what one `config/*.yaml` may say, and its defaults."""
 
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
-from harness.contract.bounds import check
-from harness.contract.codec import decode
+from msgspec import Meta, Struct
+
+from harness.contract.codec import Int, Name, NotNegativeInt, PositiveInt, decode, decode_some
 from harness.contract.engines import CONFIGS
+from harness.contract.engines.descriptor import Launcher, Numerics
 from harness.contract.errors import SpecError
-from harness.contract.frontier import Bounds, search_bounds
-from harness.contract.spec import Arm, Data, Fault, Optimizer, Protocol
+from harness.contract.frontier import search_bounds
+from harness.contract.spec import AdamW, Arm, Data, Fault, NamedModel, Optimizer, Protocol
 from harness.contract.variables import check_variables, refuse_secrets
 
+SECTIONS: dict[str, type[Struct]] = {
+    "data": Data,
+    "optimizer": Optimizer,
+    "protocol": Protocol,
+    "model": NamedModel,
+    "numerics": Numerics,
+}
+"""Section of the run spec -> its type; an override names some of its keys."""
 PROTOCOLS: dict[str, dict[str, Any]] = {
     "careful": {"warmup_steps": 10, "timed_steps": 30},
     "published": {"warmup_steps": 0, "timed_steps": 15},
@@ -19,64 +28,57 @@ PROTOCOLS: dict[str, dict[str, Any]] = {
 """Presets of `protocol`; keys given beside `preset` win over it."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Override:
+class Override(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What differs from the defaults, by section of the run spec."""
 
-    engine: dict[str, Any] = field(default_factory=dict)
-    """Settings of the engine, see `harness/contract/engines.py`."""
-    launcher: Literal["torchrun", "deepspeed"] | None = None
+    engine: dict[str, Any] = {}
+    """Settings of the engine, see `harness/contract/engines/`."""
+    launcher: Launcher | None = None
     """Launcher of the ranks; null: the config's own."""
-    model: dict[str, Any] = field(default_factory=dict)
+    model: dict[str, Any] = {}
     """Keys of the study's `model`."""
-    data: dict[str, Any] = field(default_factory=dict)
+    data: dict[str, Any] = {}
     """Keys of the study's `data`."""
-    optimizer: dict[str, Any] = field(default_factory=dict)
+    optimizer: dict[str, Any] = {}
     """Keys of the study's `optimizer`."""
-    numerics: dict[str, Any] = field(default_factory=dict)
+    numerics: dict[str, Any] = {}
     """Dtypes by role: parameter, compute, master, optimizer_state, reduce, accumulate."""
-    protocol: dict[str, Any] = field(default_factory=dict)
+    protocol: dict[str, Any] = {}
     """Keys of the study's `protocol`."""
-    environment: dict[str, str] = field(default_factory=dict)
+    environment: dict[str, str] = {}
     """Environment variables to add."""
 
     def __post_init__(self) -> None:
+        for section, kind in SECTIONS.items():
+            changes: dict[str, Any] = getattr(self, section)
+            changes.update(decode_some(kind, changes, section))
         check_variables(self.environment)
         refuse_secrets(self.environment)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ConfigChoice:
+class ConfigChoice(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One config of the study: a known one, or a variant of it."""
 
-    name: str
+    name: Name
     """Name of the config in tables, folders and Jobs."""
     base: str | None = None
     """The known config a variant is derived from; null: the name itself is a known one."""
-    override: Override = field(default_factory=Override)
+    override: Override = Override()
     """What the variant changes."""
 
-    NAMES: ClassVar = ("name",)
 
-    def __post_init__(self) -> None:
-        check(self)
+Names = Annotated[tuple[str, ...], Meta(min_length=1)]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Cells:
+class Cells(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A pattern of cells: every named value of each axis; an axis left out means all of it."""
 
-    platform: tuple[str, ...] | None = None
+    platform: Names | None = None
     """Platforms, a name or a list; null: all."""
-    config: tuple[str, ...] | None = None
+    config: Names | None = None
     """Configs, a name or a list; null: all."""
-    arm: tuple[str, ...] | None = None
+    arm: Names | None = None
     """Arms, a name or a list; null: all."""
-
-    def __post_init__(self) -> None:
-        for axis in ("platform", "config", "arm"):
-            if getattr(self, axis) == ():
-                raise SpecError(f"{axis}: found an empty list, which matches no cell; leave it out to match all")
 
     def match(self, platform: str, config: str, arm: str) -> bool:
         """Whether a cell is one of them."""
@@ -84,8 +86,7 @@ class Cells:
         return all(names is None or found in names for names, found in axes)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Exclusion(Cells):
+class Exclusion(Cells, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Cells that are not run, and why."""
 
     reason: Literal["excluded", "not collected"] = "excluded"
@@ -94,139 +95,103 @@ class Exclusion(Cells):
     """One sentence for the reader."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OverrideAt(Cells):
+class OverrideAt(Cells, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An override of some cells."""
 
-    set: Override = field(default_factory=Override)
+    set: Override = Override()
     """What to change there."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FrontierChoice(Cells):
+class FrontierChoice(Cells, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One fit frontier to find, for some or all cells: the largest micro-batch or the longest sequence that fits."""
 
     over: Literal["micro_batch", "sequence_length"] = "micro_batch"
     """What grows; the rest is the study's `data`."""
-    limit: int | None = None
+    limit: PositiveInt | None = None
     """Largest size to try; null: 64 sequences or 32768 tokens."""
-    resolution: int | None = None
+    resolution: PositiveInt | None = None
     """Sizes are multiples of it; null: 1 sequence or 256 tokens."""
-    rungs: int = 8
+    rungs: PositiveInt = 8
     """Most sizes that one probe tries."""
-    processes: int = 6
+    processes: PositiveInt = 6
     """Most probes per cell."""
 
-    ONE_OR_MORE: ClassVar = Bounds.ONE_OR_MORE
-
     def __post_init__(self) -> None:
-        Cells.__post_init__(self)
         search_bounds(self.over, self.limit, self.resolution, self.rungs, self.processes)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ModelChoice:
+class ModelChoice(NamedModel, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The model, by the name of a Hugging Face config file in `config/models/`."""
 
     name: str = "qwen2.5-3b"
     """`config/models/<name>.json`."""
-    weights: Literal["random", "pretrained"] = "random"
-    """`random`: seeded on the device, no download."""
-    pretrained: str | None = None
-    """Hub name or folder, when weights is `pretrained`."""
-    attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
-    """Attention implementation, the same for every engine."""
-    activation_checkpointing: bool = False
-    """Recompute each decoder block in backward."""
-    seed: int = 0
-    """Seed of the random weights."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DataChoice(Data):
+class DataChoice(Data, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Seeded token ids; the starting point's shape by default."""
 
-    sequence_length: int = 2048
+    sequence_length: PositiveInt = 2048
     """Tokens per sequence."""
-    micro_batch: int = 1
+    micro_batch: PositiveInt = 1
     """Sequences per rank and micro-step."""
     tokens: Literal["skewed", "structured"] = "structured"
     """What the tokens look like: `structured` has a loss that falls, so that the gate can compare the fall."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ProtocolChoice(Protocol):
+class ProtocolChoice(Protocol, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How it is measured; a preset, and keys that win over it."""
 
     preset: Literal["careful", "published", "quick"] = "careful"
     """`careful`: 10 warm-up and 30 timed steps; `published`: 15 timed; `quick`: for CPUs."""
-    warmup_steps: int = 10
+    warmup_steps: NotNegativeInt = 10
     """Steps before the timed window."""
-    timed_steps: int = 30
+    timed_steps: PositiveInt = 30
     """Steps of the timed window."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OptimizerChoice:
+class OptimizerChoice(Optimizer, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """AdamW; the same hyper-parameters for every engine."""
 
-    implementation: Literal["torch-fused", "torch-foreach", "deepspeed-fused", "deepspeed-cpu"] | None = None
+    implementation: AdamW | None = None  # type: ignore[assignment]
     """Which AdamW; null: what the arm says (matched: torch-fused everywhere)."""
-    learning_rate: float = 1e-4
-    """Constant learning rate."""
-    betas: tuple[float, ...] = (0.9, 0.95)
-    """AdamW's two decay rates."""
-    epsilon: float = 1e-8
-    """AdamW's epsilon."""
-    weight_decay: float = 0.1
-    """Decoupled weight decay."""
-    clip_norm: float = 1.0
-    """Global gradient norm to clip to; 0 turns clipping off."""
-
-    POSITIVE: ClassVar = Optimizer.POSITIVE
-    NOT_NEGATIVE: ClassVar = Optimizer.NOT_NEGATIVE
-
-    def __post_init__(self) -> None:
-        check(self)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Study:
+class Study(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One study: platforms x configs x arms x repeats, one model, one protocol, one folder of results."""
 
-    name: str
+    name: Name
     """Folder of the results; the file's name when left out."""
     title: str = ""
     """Heading of the report; the name when empty."""
     description: str = ""
     """What the study asks, one paragraph for the report."""
-    platforms: tuple[str, ...] = ()
+    platforms: Names
     """Platforms by their name in `config/platforms.yaml`; at least one."""
-    configs: tuple[ConfigChoice, ...] = tuple(ConfigChoice(name=name) for name in CONFIGS)
+    configs: Annotated[tuple[ConfigChoice, ...], Meta(min_length=1)] = tuple(ConfigChoice(name=c) for c in CONFIGS)
     """Configs by name, or variants `{name, base, override}`; the order of the tables."""
-    arms: tuple[Arm, ...] = ("defaults", "matched")
+    arms: Annotated[tuple[Arm, ...], Meta(min_length=1)] = ("defaults", "matched")
     """Numerics rules: `defaults`, `matched`, `tuned`."""
-    repeats: int = 3
+    repeats: PositiveInt = 3
     """Runs of each cell."""
-    seed: int = 0
+    seed: Int = 0
     """Seed of the order of the runs inside each block."""
-    model: ModelChoice = field(default_factory=ModelChoice)
+    model: ModelChoice = ModelChoice()
     """What is trained."""
-    data: DataChoice = field(default_factory=DataChoice)
+    data: DataChoice = DataChoice()
     """On what."""
-    protocol: ProtocolChoice = field(default_factory=ProtocolChoice)
+    protocol: ProtocolChoice = ProtocolChoice()
     """How it is measured."""
-    optimizer: OptimizerChoice = field(default_factory=OptimizerChoice)
+    optimizer: OptimizerChoice = OptimizerChoice()
     """How it steps."""
-    environment: dict[str, str] = field(default_factory=dict)
+    environment: dict[str, str] = {}
     """Environment variables of every run."""
     remedies: bool = True
     """Whether an outcome with a known cure gets one second try inside the attempt."""
     faults: tuple[Fault, ...] = ()
     """Injected faults, for tests: such a run never passes as a measurement."""
-    tuned: dict[str, tuple[dict[str, Any], ...]] = field(default_factory=dict)
+    tuned: dict[str, tuple[dict[str, Any], ...]] = {}
     """Trials of the `tuned` arm: engine settings to try, by config or by engine (`fsdp2`, `zero`, `ddp`); every config
-    gets equally many. One that is left out gets its engine's six default trials (`dtbench/study/tuning.py`)."""
+    gets equally many. One that is left out gets its engine's six default trials."""
     frontier: tuple[FrontierChoice, ...] = ()
     """Fit frontiers that the target `frontier` finds: one mapping or a list; the first that names a cell counts."""
     overrides: tuple[OverrideAt, ...] = ()
@@ -235,19 +200,14 @@ class Study:
     """Cells that are not run; the reason stands below the tables."""
     order: tuple[Cells, ...] = ()
     """Most wanted cells first; the rest follows in seeded random order."""
-    rows: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    rows: dict[str, tuple[str, ...]] = {}
     """Order of one platform's table, when it is not that of `configs`."""
     beside: tuple[str, ...] = ()
     """Other studies of `config/`, by name, whose findings the report sets beside its own where they have records."""
     reference: str = "ddp"
     """The config whose matched run's losses the parity check compares with."""
 
-    ONE_OR_MORE: ClassVar = ("repeats",)
-    NOT_EMPTY: ClassVar = ("platforms", "configs", "arms")
-    NAMES: ClassVar = ("name",)
-
     def __post_init__(self) -> None:
-        check(self)
         check_variables(self.environment)
         refuse_secrets(self.environment)
         for key in ("platforms", "configs", "arms"):
@@ -265,7 +225,7 @@ def parse_study(plain: dict[str, Any], default_name: str) -> Study:
 def _normalise(plain: dict[str, Any]) -> dict[str, Any]:
     """Rewrite the short forms people write (a name for a list of one, a preset, `remedies: on`) into the full ones."""
     full = dict(plain)
-    for key in Study.NOT_EMPTY:
+    for key in ("platforms", "configs", "arms"):
         # A list whose every line is commented out: nobody means all of them by it.
         if key in full and full[key] is None:
             raise SpecError(f"{key}: found nothing, expected at least one; leave the key out for its default")

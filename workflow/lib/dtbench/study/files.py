@@ -8,8 +8,7 @@ from typing import Any
 
 import yaml
 
-from harness.contract.codec import nearest, show
-from harness.contract.errors import SpecError
+from harness.contract.errors import SpecError, nearest, show
 from harness.contract.parts import part_of, remove_leftovers
 
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -1,23 +1,34 @@
 """From a study to its cells and fully resolved runs; whatever cannot be run is refused here, before anything starts."""
 
-import dataclasses
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from dtbench.study.definition import ConfigChoice, Exclusion, Override, Study, parse_study
+from msgspec import Struct, structs
+
+from dtbench.study.definition import SECTIONS, ConfigChoice, Exclusion, Override, Study, parse_study
 from dtbench.study.files import find_named, is_file, is_folder, read_mapping
-from dtbench.study.names import check_names
-from dtbench.study.platforms import PlatformEntry, contract_platform, load_platforms
-from dtbench.study.tuning import trials_of
-from dtbench.study.workload import departures
-from harness.contract.codec import clip_path, decode, digest, encode, nearest, read_json
+from dtbench.study.names import check_names, trials_of
+from dtbench.study.platforms import PlatformEntry, load_platforms
+from harness.contract.codec import digest, encode, read_json
 from harness.contract.engines import CONFIGS, ENGINES, resolve_settings
-from harness.contract.engines.descriptor import Numerics
-from harness.contract.errors import SpecError
-from harness.contract.spec import SPEC_VERSION, Data, Model, Optimizer, Protocol, RunSpec
+from harness.contract.errors import SpecError, clip_path, nearest
+from harness.contract.spec import (
+    SPEC_VERSION,
+    Arm,
+    Data,
+    Engine,
+    Identity,
+    Model,
+    Optimizer,
+    Platform,
+    Protocol,
+    RunSpec,
+)
+
+T = TypeVar("T", bound=Struct)
 
 PLATFORMS = "platforms"
 """The one file of `config/` that is no study."""
@@ -119,20 +130,17 @@ def _check_exclusions(study: Study, cells: tuple[Cell, ...]) -> None:
 
 
 def _cells(study: Study, platforms: dict[str, PlatformEntry], root: Path) -> Iterator[Cell]:
-    model = encode(study.model) | {"config": _model_config(study.model.name, root)}
+    shared = _shared_sections(study, root)
     for platform in study.platforms:
         for index, choice in enumerate(study.configs):
             for arm in study.arms:
                 exclusion = next((e for e in study.exclude if e.match(platform, choice.name, arm)), None)
-                plain = _plain_spec(study, platform, platforms[platform], choice, arm, model)
-                for section in _SECTIONS:
-                    decode(_SECTIONS[section], plain[section], section)
-                usual = {section: dict(plain[section]) for section in (*_SECTIONS, "engine", "environment")}
-                _apply(plain, choice.override, f"configs[{index}].override", root)
+                usual = shared | _own_sections(study, platforms[platform], choice, arm, shared)
+                found = _override(usual, choice.override, f"configs[{index}].override", root)
                 for number, override in enumerate(study.overrides):
                     if override.match(platform, choice.name, arm):
-                        _apply(plain, override.set, f"overrides[{number}].set", root)
-                spec = decode(RunSpec, plain)
+                        found = _override(found, override.set, f"overrides[{number}].set", root)
+                spec = RunSpec(spec_version=SPEC_VERSION, faults=study.faults, **found)
                 yield Cell(
                     platform=platform,
                     config=choice.name,
@@ -140,8 +148,55 @@ def _cells(study: Study, platforms: dict[str, PlatformEntry], root: Path) -> Ite
                     spec=None if exclusion else spec,
                     exclusion=exclusion,
                     base=choice.base or choice.name,
-                    departs=departures(usual, plain),
+                    departs=_departures(usual, found),
                 )
+
+
+def _shared_sections(study: Study, root: Path) -> dict[str, Any]:
+    """The sections of the spec that are alike in every cell, before overrides."""
+    return {
+        "model": _section(Model, study.model, config=_model_config(study.model.name, root)),
+        "data": _section(Data, study.data),
+        "protocol": _section(Protocol, study.protocol, remedies="on" if study.remedies else "off"),
+    }
+
+
+def _own_sections(
+    study: Study, entry: PlatformEntry, choice: ConfigChoice, arm: Arm, shared: dict[str, Any]
+) -> dict[str, Any]:
+    """The other sections of a cell's spec, before overrides; the protocol again where the arm has trials."""
+    config = CONFIGS[choice.base or choice.name]
+    engine, ships = ENGINES[config.engine], arm == "defaults"
+    settings = resolve_settings(engine.name, config.settings)
+    native = engine.optimizer(entry.device, config.offloads) if ships else "torch-fused"
+    sections = {
+        "identity": Identity(
+            study=study.name,
+            config=choice.name,
+            arm=arm,
+            repeat=1,
+            attempt=1,
+            reference=config.name == study.reference and arm == "matched",
+        ),
+        "platform": _section(Platform, entry),
+        "optimizer": _section(Optimizer, study.optimizer, implementation=study.optimizer.implementation or native),
+        "numerics": engine.shipped if ships else engine.matched,
+        "engine": Engine(name=engine.name, launcher=engine.launcher, settings=settings),
+        "environment": entry.environment | study.environment,
+    }
+    if arm == "tuned":
+        trials = trials_of(study, choice.name, engine.name, settings)
+        sections["protocol"] = structs.replace(shared["protocol"], trials=trials)
+    return sections
+
+
+def _section(kind: type[T], chosen: Struct, **given: Any) -> T:
+    """A section of the spec from what the study says about it, with some fields given."""
+    named = {name: getattr(chosen, name) for name in kind.__struct_fields__ if name not in given}
+    try:
+        return kind(**named, **given)
+    except SpecError as error:
+        raise SpecError(f"{kind.__name__.lower()}.{error}") from None
 
 
 def _model_config(name: str, root: Path) -> dict[str, Any]:
@@ -152,75 +207,53 @@ def _model_config(name: str, root: Path) -> dict[str, Any]:
     return config
 
 
-def _plain_spec(
-    study: Study, platform: str, entry: PlatformEntry, choice: ConfigChoice, arm: str, model: dict[str, Any]
-) -> dict[str, Any]:
-    """The spec of a cell before its overrides, as JSON values."""
-    config = CONFIGS[choice.base or choice.name]
-    engine, ships = ENGINES[config.engine], arm == "defaults"
-    protocol = encode(study.protocol)
-    del protocol["preset"]
-    protocol["remedies"] = "on" if study.remedies else "off"
-    settings = resolve_settings(engine.name, config.settings)
-    if arm == "tuned":
-        protocol["trials"] = [dict(trial) for trial in trials_of(study, choice.name, engine.name, settings)]
-    optimizer = encode(study.optimizer)
-    native = engine.optimizer(entry.device, config.offloads) if ships else "torch-fused"
-    optimizer["implementation"] = study.optimizer.implementation or native
-    return {
-        "spec_version": SPEC_VERSION,
-        "identity": {
-            "study": study.name,
-            "config": choice.name,
-            "arm": arm,
-            "repeat": 1,
-            "attempt": 1,
-            "reference": (choice.base or choice.name) == study.reference and arm == "matched",
-        },
-        "platform": contract_platform(platform, entry),
-        "model": dict(model),
-        "data": encode(study.data),
-        "optimizer": optimizer,
-        "numerics": encode(engine.shipped if ships else engine.matched),
-        "protocol": protocol,
-        "engine": {"name": engine.name, "launcher": engine.launcher, "settings": settings},
-        "environment": entry.environment | study.environment,
-        "faults": encode(study.faults),
-    }
-
-
-_SECTIONS: dict[str, type[Any]] = {
-    "data": Data,
-    "optimizer": Optimizer,
-    "protocol": Protocol,
-    "model": Model,
-    "numerics": Numerics,
-}
-
-
-def _apply(plain: dict[str, Any], override: Override, key: str, root: Path) -> None:
-    """Lay an override over a plain spec. Raises SpecError naming a key or value that the section does not have."""
-    for section, cls in _SECTIONS.items():
+def _override(sections: dict[str, Any], override: Override, key: str, root: Path) -> dict[str, Any]:
+    """The sections with an override laid over them. Raises SpecError naming a value that does not go with the rest."""
+    found = dict(sections)
+    for section in SECTIONS:
         changes = getattr(override, section)
-        if not changes:
-            continue
-        allowed = tuple(f.name for f in dataclasses.fields(cls) if (section, f.name) != ("model", "config"))
-        _check_keys(changes, allowed, f"{key}.{section}")
-        plain[section] |= changes
-        decode(cls, plain[section], f"{key}.{section}")
-    if "name" in override.model:
-        plain["model"]["config"] = _model_config(override.model["name"], root)
-    engine = plain["engine"]
-    settings = engine["settings"] | override.engine
-    engine["settings"] = resolve_settings(engine["name"], settings, f"{key}.engine")
-    engine["launcher"] = override.launcher or engine["launcher"]
-    plain["environment"] |= override.environment
+        if section == "model" and "name" in changes:
+            changes = changes | {"config": _model_config(changes["name"], root)}
+        if changes:
+            try:
+                found[section] = structs.replace(found[section], **changes)
+            except SpecError as error:
+                raise SpecError(f"{key}.{section}.{error}") from None
+    engine: Engine = found["engine"]
+    if override.engine or override.launcher:
+        settings = resolve_settings(engine.name, engine.settings | override.engine, f"{key}.engine")
+        launcher = override.launcher or engine.launcher
+        found["engine"] = Engine(name=engine.name, launcher=launcher, settings=settings)
+    found["environment"] = found["environment"] | override.environment
+    return found
 
 
-def _check_keys(found: dict[str, Any], allowed: tuple[str, ...], key: str) -> None:
-    for name in found:
-        if name not in allowed:
-            raise SpecError(f"{key}.{name}: unknown key; {nearest(name, allowed)}")
+WORDS = {"micro_batch": "micro-batch", "sequence_length": "sequence", "name": "model"}
+"""Key of a spec -> how the report calls it, where that is not the key with spaces."""
+
+
+def _departures(usual: dict[str, Any], found: dict[str, Any]) -> dict[str, tuple[str, ...]]:
+    """Section -> where overrides make a spec differ from what the study says for its arm, as words for a table.
+
+    Other data, model, numerics or optimizer make a comparison another one; settings and variables are what a study
+    compares.
+    """
+    pairs = {name: (encode(usual[name]), encode(found[name])) for name in ("data", "model", "numerics", "optimizer")}
+    pairs["engine"] = usual["engine"].settings, found["engine"].settings
+    said = {
+        section: tuple(_word(k, v) for k, v in after.items() if k != "config" and v != before.get(k))
+        for section, (before, after) in pairs.items()
+    }
+    variables = usual["environment"]
+    said["environment"] = tuple(f"{k}={v}" for k, v in found["environment"].items() if variables.get(k) != v)
+    return said
+
+
+def _word(key: str, value: Any) -> str:
+    word = WORDS.get(key, key.replace("_", " "))
+    if isinstance(value, bool):
+        return word if value else f"no {word}"
+    return f"{word} {value}"
 
 
 def _ordered(study: Study, cells: tuple[Cell, ...]) -> tuple[RunSpec, ...]:
@@ -244,5 +277,5 @@ def _rank(study: Study, cell: Cell) -> int:
 def at(spec: RunSpec, *, repeat: int | None = None, attempt: int | None = None) -> RunSpec:
     """The same spec at another repeat or attempt."""
     i = spec.identity
-    identity = dataclasses.replace(i, repeat=repeat or i.repeat, attempt=attempt or i.attempt)
-    return dataclasses.replace(spec, identity=identity)
+    identity = structs.replace(i, repeat=repeat or i.repeat, attempt=attempt or i.attempt)
+    return structs.replace(spec, identity=identity)
