@@ -46,9 +46,11 @@ def test_equal_numerics_are_compared_with_equal_numerics(tmp_path: Path, study: 
     context = lay(tmp_path, study(GPU_STUDY.replace("zero-3]", f"zero-3, {low}, {other}, {clip}]")))
     heads = [f.sentence for f in context["findings"] if f.kind == "head_to_head"]
     assert len(heads) == 2
-    assert heads[0].startswith("h200-x2, matched: fsdp2-reshard trains 2.00x")
-    assert heads[1].startswith("h200-x2, matched: fsdp2-reshard-low and zero-3-low tie on speed")
-    rows = {row["config"]: row["peculiar"] for row in context["platforms"][0]["tables"][0]["rows"]}
+    assert heads[0].startswith("h200-x2, matched: `fsdp2-reshard` trains 2.00x as fast as `zero-3`")
+    assert heads[1].startswith(
+        "h200-x2, matched: `fsdp2-reshard-low` and `zero-3-low` are equally fast within the noise"
+    )
+    rows = {row.config: row.peculiar for row in context["platforms"][0].tables[0].rows}
     assert rows == {
         "ddp": "",
         "fsdp2-reshard": "",
@@ -57,7 +59,7 @@ def test_equal_numerics_are_compared_with_equal_numerics(tmp_path: Path, study: 
         "zero-3-low": "reduce bfloat16",
         "zero-3-noclip": "clip norm 0.0",
     }
-    assert [choice["where"] for choice in context["choices"]] == [
+    assert [choice.where for choice in context["choices"]] == [
         "h200-x2, matched, the arm's numerics",
         "h200-x2, matched, reduce bfloat16",
         "h200-x2, matched, clip norm 0.0",
@@ -88,8 +90,9 @@ def test_one_rank_tells_what_an_engine_costs_by_itself(tmp_path: Path, study: Lo
     context = lay(tmp_path, study(GPU_STUDY.replace("[h200-x2]", "[h200-x1]")))
     (found,) = [f.sentence for f in context["findings"] if f.kind == "own_cost"]
     assert found == (
-        "h200-x1, matched: with nothing to communicate, a step takes, compared with ddp: "
-        "fsdp2-reshard 1.25x (1.25 to 1.25 over 3 paired runs); zero-3 2.50x (2.50 to 2.50 over 3 paired runs)."
+        "h200-x1, matched: on one rank, where nothing is communicated, a step takes this many times as long as under "
+        "`ddp`: `fsdp2-reshard` 1.25x (1.25 to 1.25 over 3 paired runs, one machine); "
+        "`zero-3` 2.50x (2.50 to 2.50 over 3 paired runs, one machine)."
     )
 
 
@@ -104,7 +107,7 @@ def test_a_workload_of_which_nothing_finished_is_named(tmp_path: Path, study: Lo
     write_record(tmp_path, make_record(run_of(matrix, "ddp")))
     write_record(tmp_path, make_record(run_of(matrix, "zero-3-mb8"), outcome="cuda_oom"))
     text = write_report(matrix, tmp_path).read_text()
-    assert "- **h200-x2, matched, micro-batch 8**: nothing finished; did not finish: zero-3-mb8 (cuda_oom).\n" in text
+    assert "- **h200-x2, matched, micro-batch 8**: Nothing finished. Failed: `zero-3-mb8` (cuda_oom).\n" in text
 
 
 def test_the_runner_up_is_the_nearest_by_pairs_not_by_medians(tmp_path: Path, study: Load) -> None:
@@ -116,8 +119,8 @@ def test_the_runner_up_is_the_nearest_by_pairs_not_by_medians(tmp_path: Path, st
         for repeat, value in found.items():
             write_record(tmp_path, make_record(run_of(matrix, config, repeat), tokens_per_s=value))
     (choice,) = build(matrix, tmp_path)["choices"]
-    assert choice["runner_up"]["config"] == "fsdp2-reshard"
-    assert choice["runner_up"]["lead_percent"] == pytest.approx(100 / 9)
+    assert choice.behind.config == "fsdp2-reshard"
+    assert choice.behind.ratio.value == pytest.approx(10 / 9)
 
 
 def test_what_never_ran_is_not_drawn_as_dead(tmp_path: Path, study: Load) -> None:
@@ -127,7 +130,7 @@ def test_what_never_ran_is_not_drawn_as_dead(tmp_path: Path, study: Load) -> Non
     write_record(tmp_path, make_record(run_of(matrix, "fsdp2-reshard", platform="h200-x2-24gb")))
     write_record(tmp_path, make_record(run_of(matrix, "zero-3", platform="h200-x2-24gb"), outcome="cuda_oom"))
     (line,) = build(matrix, tmp_path)["survival"]
-    assert {(p["config"], p["alive"]) for p in line["points"]} == {("fsdp2-reshard", True), ("zero-3", False)}
+    assert {(p.config, p.alive) for p in line.points} == {("fsdp2-reshard", True), ("zero-3", False)}
 
 
 def test_a_dead_run_held_at_least_what_its_allocator_said(tmp_path: Path, study: Load) -> None:
@@ -151,4 +154,4 @@ def test_a_step_that_began_is_not_called_completed(tmp_path: Path, study: Load) 
         write_record(tmp_path, make_record(run_of(matrix, config), outcome="cuda_oom", remedy="expandable-segments"))
         write_record(tmp_path, make_record(run_of(matrix, config, 2), peak_bytes=peak, remedy="expandable-segments"))
     (line,) = [f.sentence for f in build(matrix, tmp_path)["findings"] if f.kind == "survival"]
-    assert "steps begun before death: fsdp2-reshard (30.0 GB) after 4, zero-3 (40.0 GB) after 4" in line
+    assert "steps begun before death: `fsdp2-reshard` (30.0 GB) after 4, `zero-3` (40.0 GB) after 4" in line

@@ -92,17 +92,17 @@ def test_a_row_sets_the_prediction_beside_the_measurement(study: Load, tmp_path:
     lay(tmp_path, found(), matrix)
     (row,) = frontier_rows(matrix, tmp_path)
     # The search went by 12; today's ledger says 8.
-    assert (row["largest_fit"], row["smallest_fail"], row["predicted"]) == (9, 10, 8)
-    assert row["prediction_error"] == pytest.approx(-1 / 9)
-    assert (row["peak_gb"], row["step_ms"]) == (130.0, 2500.0)
-    assert (row["fail_outcome"], row["fail_phase"], row["fail_asked_gb"]) == ("cuda_oom", "backward", 2.0)
+    assert (row.largest_fit, row.smallest_fail, row.predicted) == (9, 10, 8)
+    assert row.prediction_error == pytest.approx(-1 / 9)
+    assert (row.peak_gb, row.step_ms) == (130.0, 2500.0)
+    assert (row.fail_outcome, row.fail_phase, row.fail_asked_gb) == ("cuda_oom", "backward", 2.0)
 
 
 def test_what_is_not_known_stays_empty(study: Load, tmp_path: Path) -> None:
     matrix = study(BOTH)
     lay(tmp_path, found(largest_fit=None, smallest_fail=None, predicted=None, ended="deadline", probes=()), matrix)
     (row,) = frontier_rows(matrix, tmp_path)
-    assert {row[name] for name in ("prediction_error", "peak_gb", "step_ms", "fail_outcome")} == {None}
+    assert {getattr(row, name) for name in ("prediction_error", "peak_gb", "step_ms", "fail_outcome")} == {None}
 
 
 def test_the_table_and_the_report_show_it(study: Load, tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_a_result_of_another_spec_is_missing_and_said_to_be(
     edited = study(BOTH + edit)
     (row,) = frontier_rows(edited, tmp_path)
     numbers = {"largest_fit", "smallest_fail", "predicted", "prediction_error", "peak_gb", "step_ms", "fail_outcome"}
-    assert {row[name] for name in numbers} == {None}
+    assert {getattr(row, name) for name in numbers} == {None}
     text = write_report(edited, tmp_path).read_text()
     told = "outdated; delete its frontier.json and ask for the target frontier again"
     assert f"| h200-x2 | zero-3 | matched | micro_batch | - | - | - | - | - | {told} |" in text
@@ -144,7 +144,7 @@ def test_a_result_of_another_spec_is_missing_and_said_to_be(
 def test_what_a_spec_is_not_made_of_leaves_a_result_as_it_is(study: Load, tmp_path: Path) -> None:
     lay(tmp_path, found(), study(BOTH))
     (row,) = frontier_rows(study(BOTH + "title: Another\ndescription: words\n"), tmp_path)
-    assert row["largest_fit"] == 9
+    assert row.largest_fit == 9
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_the_report_shows_every_trial_and_which_was_kept(study: Load, tmp_path: 
         measured = structs.replace(record.measured, search=search)
         write_record(tmp_path, structs.replace(record, measured=measured))
     kept, died = build(matrix, tmp_path)["trials"]
-    assert (kept["settings"], kept["tokens_per_s"], kept["kept"], kept["runs"]) == ("as given", 1000.0, 2, 2)
-    assert (died["settings"], died["tokens_per_s"], died["kept"]) == ("compile=true", None, 0)
+    assert (kept.settings, kept.tokens_per_s, kept.kept, kept.runs) == ("as given", 1000.0, 2, 2)
+    assert (died.settings, died.tokens_per_s, died.kept) == ("compile=true", None, 0)
     text = write_report(matrix, tmp_path).read_text()
     assert "| fsdp2-reshard | compile=true | - | 0/2 | jit_build |" in text

@@ -32,8 +32,8 @@ def test_steady_cells_are_told_apart_whatever_unsteady_ones_do(tmp_path: Path, s
         speed = base if base else 500.0 * sway[run.identity.repeat]
         write_record(tmp_path, make_record(run, tokens_per_s=speed))
     (choice,) = build(matrix, tmp_path)["choices"]
-    assert choice["ties"] == []
-    assert (choice["runner_up"]["config"], round(choice["runner_up"]["lead_percent"])) == ("fsdp2-reshard", 3)
+    assert choice.ties == ()
+    assert (choice.behind.config, round(choice.behind.ratio.value, 2)) == ("fsdp2-reshard", 1.03)
 
 
 def test_no_factor_is_made_of_what_noise_can_make(tmp_path: Path, study: Load) -> None:
@@ -43,7 +43,7 @@ def test_no_factor_is_made_of_what_noise_can_make(tmp_path: Path, study: Load) -
         speed = speeds.get((run.identity.config, run.identity.arm), 1000.0)
         write_record(tmp_path, make_record(run, tokens_per_s=speed * (1 + 0.02 * (run.identity.repeat - 1))))
     (sentence,) = said(build(matrix, tmp_path), "arms")
-    assert sentence.endswith("(1.00 to 1.00) is no more than runs differ by.")
+    assert sentence.endswith("make no difference beyond the noise of repeats (a factor of 1.00 to 1.00).")
 
 
 def test_a_single_pair_is_called_one(tmp_path: Path, study: Load) -> None:
@@ -51,7 +51,7 @@ def test_a_single_pair_is_called_one(tmp_path: Path, study: Load) -> None:
     for config, speed in {"fsdp2-reshard": 900.0, "zero-3": 300.0}.items():
         write_record(tmp_path, make_record(run_of(matrix, config), tokens_per_s=speed))
     (sentence,) = said(build(matrix, tmp_path), "head_to_head")
-    assert "fsdp2-reshard trains 3.00x (one pair of runs) as fast as zero-3" in sentence
+    assert "`fsdp2-reshard` trains 3.00x as fast as `zero-3` (one pair of runs)" in sentence
 
 
 def test_the_price_of_offload_is_that_of_the_paired_runs(tmp_path: Path, study: Load) -> None:
@@ -64,7 +64,7 @@ def test_the_price_of_offload_is_that_of_the_paired_runs(tmp_path: Path, study: 
         record = make_record(run_of(matrix, config, repeat), tokens_per_s=tokens / step_s, peak_bytes=peak)
         write_record(tmp_path, on(record, machine))
     (sentence,) = said(build(matrix, tmp_path), "offload")
-    assert sentence.endswith("4.0x slower (one pair of runs): each GB given back costs 300 ms a step.")
+    assert sentence.endswith("4.0x slower (one pair of runs), 300 ms a step for each GB given back.")
 
 
 def test_other_settings_on_one_platform_are_marked_and_are_no_matter_of_its_pipe(tmp_path: Path, study: Load) -> None:
@@ -89,8 +89,8 @@ def test_what_a_remedy_might_cure_is_not_said_not_to_fit(tmp_path: Path, study: 
     write_record(tmp_path, make_record(run_of(matrix, "zero-3"), outcome="cuda_oom", evidence=PIECES))
     (sentence,) = said(build(matrix, tmp_path), "does_not_fit")
     assert sentence == (
-        "h200-x2, matched: zero-3 ran out of memory, with enough of it in pieces: "
-        "expandable segments, which were not tried, may let it fit."
+        "h200-x2, matched: `zero-3` ran out of memory because the free memory was fragmented; "
+        "expandable segments were not tried and may let it fit."
     )
 
 
@@ -108,7 +108,10 @@ def test_a_fastest_that_also_died_says_so(tmp_path: Path, study: Load) -> None:
     for repeat in (2, 3):
         write_record(tmp_path, make_record(run_of(matrix, "ddp", repeat), outcome="cuda_oom"))
     text = write_report(matrix, tmp_path).read_text()
-    assert "ddp is fastest at 2000 tok/s, peak 20.00 GB (2x cuda_oom in its other runs); 100% ahead of zero-3" in text
+    assert (
+        "`ddp` is fastest, in a single run: 2000 tok/s, peak 20.00 GB (2x cuda_oom in its other runs). "
+        "It is 2.00x as fast as the next one, `zero-3` (one pair of runs)."
+    ) in text
 
 
 @pytest.mark.parametrize(("remedied", "dagger"), [((1, 2), True), ((1,), False)])
@@ -119,7 +122,7 @@ def test_the_dagger_means_only_with_the_remedy(
     for repeat in (1, 2):
         remedy = "expandable-segments" if repeat in remedied else None
         write_record(tmp_path, make_record(run_of(matrix, "zero-3", repeat), remedy=remedy))
-    rows = {row["config"]: row["dagger"] for row in build(matrix, tmp_path)["platforms"][0]["tables"][0]["rows"]}
+    rows = {row.config: row.dagger for row in build(matrix, tmp_path)["platforms"][0].tables[0].rows}
     assert rows["zero-3"] is dagger
 
 
@@ -129,7 +132,7 @@ def test_the_dead_below_the_line_are_no_mystery(tmp_path: Path, study: Load) -> 
     cured = make_record(run_of(matrix, "zero-3"), peak_bytes=38_000_000_000, remedy="expandable-segments")
     write_record(tmp_path, cured)
     (sentence,) = said(build(matrix, tmp_path), "survival")
-    assert sentence == "h200-x2, matched: ddp at 40.0 GB lived; the dead needed no more than that (zero-3)."
+    assert sentence == ("h200-x2, matched: `ddp` ran at 40.0 GB; `zero-3` needed no more, yet died without a remedy.")
 
 
 def test_equal_numerics_tell_how_much_of_the_memory_is_precision(tmp_path: Path, study: Load) -> None:
@@ -140,8 +143,8 @@ def test_equal_numerics_tell_how_much_of_the_memory_is_precision(tmp_path: Path,
         write_record(tmp_path, make_record(run, peak_bytes=peak * 10**9))
     sentences = said(build(matrix, tmp_path), "precision")
     assert len(sentences) == 1
-    assert "is partly precision" in sentences[0]
-    assert "18.0 GB less were measured, 8.0 GB at equal numerics." in sentences[0]
+    assert "precision explains part of the memory difference" in sentences[0]
+    assert "measured were 18.0 GB less (8.0 GB at equal numerics)." in sentences[0]
 
 
 def test_precision_is_not_blamed_for_what_equal_numerics_leave_as_it_is(tmp_path: Path, study: Load) -> None:

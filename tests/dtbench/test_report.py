@@ -21,7 +21,7 @@ Load = Callable[[str], Matrix]
 def test_an_empty_study_says_so_and_lists_every_cell_as_missing(tmp_path: Path, study: Load) -> None:
     text = write_report(study(GPU_STUDY), tmp_path).read_text()
     assert "Nothing has finished yet: 9 of 9 runs are missing" in text
-    assert "No run yet, 3 configs missing: " in text
+    assert "Not run yet: `ddp`, `fsdp2-reshard`, `zero-3`." in text
     assert "Deaths" not in text
 
 
@@ -31,7 +31,7 @@ def test_a_half_done_study_shows_both(tmp_path: Path, study: Load) -> None:
     text = write_report(matrix, tmp_path).read_text()
     assert "| ddp | 1234 |" in text
     assert "| 1/3 | ok, 2x missing |" in text
-    assert "8 of 9 runs are still missing" in text
+    assert text.index("8 of 9 runs are missing") < text.index("**h200-x2, matched**")
 
 
 def test_ties_are_called_ties_and_differences_by_their_size(tmp_path: Path, study: Load) -> None:
@@ -45,11 +45,11 @@ def test_ties_are_called_ties_and_differences_by_their_size(tmp_path: Path, stud
         write_record(tmp_path, make_record(run, tokens_per_s=speeds[run.identity.config] * wobble))
     context = build(matrix, tmp_path)
     (choice,) = context["choices"]
-    assert (choice["best"], choice["ties"]) == ("fsdp2-reshard", ["ddp"])
-    assert choice["runner_up"]["config"] == "zero-3"
+    assert (choice.best, choice.ties) == ("fsdp2-reshard", ("ddp",))
+    assert choice.behind.config == "zero-3"
     text = write_report(matrix, tmp_path).read_text()
-    assert "inside the noise of it: ddp" in text
-    assert "fsdp2-reshard trains 2.02x (1.92 to 2.12 over 3 paired runs) as fast as zero-3" in text
+    assert "Equally fast within the noise of repeats: `ddp`." in text
+    assert "`fsdp2-reshard` trains 2.02x as fast as `zero-3` (1.92 to 2.12 over 3 paired runs, one machine)" in text
 
 
 def test_more_sequences_a_step_are_another_workload_not_a_faster_config(tmp_path: Path, study: Load) -> None:
@@ -60,17 +60,17 @@ def test_more_sequences_a_step_are_another_workload_not_a_faster_config(tmp_path
         write_record(tmp_path, make_record(run_of(matrix, name), tokens_per_s=found))
     text = write_report(matrix, tmp_path).read_text()
     assert (
-        "- **h200-x2, matched, micro-batch 1**: ddp is fastest at 1000 tok/s, peak 20.00 GB; "
-        "25% ahead of fsdp2-reshard (one pair of runs); not run yet: zero-3.\n"
+        "- **h200-x2, matched, micro-batch 1**: `ddp` is fastest, in a single run: 1000 tok/s, peak 20.00 GB. "
+        "It is 25% faster than the next one, `fsdp2-reshard` (one pair of runs). Not run yet: `zero-3`.\n"
     ) in text
-    assert "- **h200-x2, matched, micro-batch 8**: zero-3-mb8 is the only one measured, at 3000 tok/s" in text
+    assert "- **h200-x2, matched, micro-batch 8**: `zero-3-mb8` is the only one that finished: 3000 tok/s" in text
 
 
 @pytest.mark.parametrize(
     ("wobble", "words"),
     [
-        (0.01, "a factor 1.20 is precision and optimizer kernels."),
-        (0.30, "what precision and optimizer kernels make of it (0.65 to 2.23) is no more than runs differ by."),
+        (0.01, "precision and optimizer kernels make a factor of 1.20."),
+        (0.30, "make no difference beyond the noise of repeats (a factor of 0.65 to 2.23)."),
     ],
 )
 def test_a_factor_of_precision_is_named_only_where_repeats_let_it_be_seen(
@@ -93,7 +93,7 @@ def test_what_the_dead_needed_is_what_their_twins_took_elsewhere(tmp_path: Path,
     write_record(tmp_path, make_record(lived, peak_bytes=38_000_000_000))
     write_record(tmp_path, make_record(died, outcome="cuda_oom", peak_bytes=37_000_000_000))
     text = write_report(matrix, tmp_path).read_text()
-    assert "h200-x2-40gb, matched: the survival line runs between 38.0 and 42.0 GB" in text
+    assert "h200-x2-40gb, matched: the survival line lies between 38.0 and 42.0 GB" in text
 
 
 def test_the_price_of_resharding_has_one_sign(tmp_path: Path, study: Load) -> None:
@@ -101,14 +101,17 @@ def test_the_price_of_resharding_has_one_sign(tmp_path: Path, study: Load) -> No
     write_record(tmp_path, make_record(run_of(matrix, "fsdp2-reshard"), tokens_per_s=860.0))
     write_record(tmp_path, make_record(run_of(matrix, "fsdp2-noreshard"), peak_bytes=21_000_000_000))
     text = write_report(matrix, tmp_path).read_text()
-    assert "resharding after forward costs 14% of the speed (one pair of runs) and gives back 1.00 GB." in text
+    assert "This saves 1.00 GB a rank; it costs 14% of the speed: 0.86x (one pair of runs)." in text
 
 
 def test_nothing_is_said_about_repeats_where_nothing_ran(tmp_path: Path, study: Load) -> None:
     matrix = study(GPU_STUDY)
-    assert "One run a cell" not in write_report(matrix, tmp_path).read_text()
+    assert "Each cell ran once" not in write_report(matrix, tmp_path).read_text()
     write_record(tmp_path, make_record(run_of(matrix, "ddp")))
-    assert "One run a cell: how much repeats would differ is not known." in write_report(matrix, tmp_path).read_text()
+    assert (
+        "Each cell ran once, so it is unknown how much repeats would differ."
+        in write_report(matrix, tmp_path).read_text()
+    )
 
 
 def test_a_death_is_shown_with_its_evidence_and_where_it_lies(tmp_path: Path, study: Load) -> None:
@@ -128,7 +131,7 @@ def test_a_guess_is_called_one_wherever_it_is_told(tmp_path: Path, study: Load) 
     tries = (structs.replace(sure.tries[0], diagnosis=guess),)
     write_record(tmp_path, structs.replace(sure, diagnosis=guess, tries=tries))
     text = write_report(matrix, tmp_path).read_text()
-    assert "did not finish: zero-3 (host_oom, a guess)" in text
+    assert "Failed: `zero-3` (host_oom, a guess)." in text
     assert "| host_oom, a guess |" in text
     write_record(tmp_path, sure)
     assert "a guess" not in write_report(matrix, tmp_path).read_text()
@@ -139,7 +142,7 @@ def test_a_remedied_cell_carries_the_dagger_and_its_first_try(tmp_path: Path, st
     write_record(tmp_path, make_record(run_of(matrix, "zero-3"), remedy="expandable-segments"))
     text = write_report(matrix, tmp_path).read_text()
     assert "| zero-3 \u2020 |" in text
-    assert "\u2020 only with the remedy expandable-segments" in text
+    assert "\u2020 It ran only in a second try, with the remedy expandable-segments." in text
     assert "cuda_oom_fragmentation, cured by expandable-segments" in text
 
 
@@ -150,7 +153,7 @@ def test_the_survival_line_lies_between_the_living_and_the_dead(tmp_path: Path, 
         tmp_path, make_record(run_of(matrix, "zero-3"), peak_bytes=18_000_000_000, remedy="expandable-segments")
     )
     (line,) = build(matrix, tmp_path)["survival"]
-    assert (line["low"], line["high"]) == (14_000_000_000, 18_000_000_000)
+    assert (line.survivor_bytes, line.casualty_bytes) == (14_000_000_000, 18_000_000_000)
 
 
 def test_a_torn_record_is_a_row_with_its_problem(tmp_path: Path, study: Load) -> None:
@@ -189,7 +192,7 @@ def test_a_report_before_all_runs_are_there_judges_deaths_by_todays_rules(tmp_pa
     died.mkdir()
     (died / "rank-0.log").write_text("ModuleNotFoundError: No module named 'flash_attn'\n")
     context = build(matrix, tmp_path)
-    assert [death["outcome"] for death in context["deaths"]] == ["import_error"]
+    assert [death.outcome for death in context["deaths"]] == ["import_error"]
     assert not (tmp_path / "diagnoses.json").exists()
 
 
@@ -198,7 +201,7 @@ def test_unknown_price_is_no_cost_and_a_known_one_is_arithmetic(tmp_path: Path, 
     for run in matrix.runs:
         write_record(tmp_path, make_record(run, tokens_per_s=1000.0))
     text = write_report(matrix, tmp_path).read_text()
-    assert "price not known, so no cost is given" in text
+    assert "price unknown, so no cost is given" in text
     assert not re.search(r"\$\d", text)
 
 
@@ -219,8 +222,8 @@ def test_what_the_profiler_adds_to_a_step_is_not_called_idle(tmp_path: Path, stu
     profile = {"steps": 3, "window_s": 1.2, "shares": shares}
     write_record(tmp_path, make_record(run, tokens_per_s=run.tokens_per_step / 0.3, profile=profile))
     (row,) = build(matrix, tmp_path)["time"]
-    assert (row["profiled_ms"], row["timed_ms"]) == (pytest.approx(400), pytest.approx(300))
-    assert row["timed"] == {"compute": pytest.approx(200 / 3), "idle": pytest.approx(20)}
+    assert (row.profiled_ms, row.timed_ms) == (pytest.approx(400), pytest.approx(300))
+    assert (row.timed_compute, row.timed_idle) == (pytest.approx(200 / 3), pytest.approx(20))
 
 
 def test_a_flag_is_explained_below_its_table(tmp_path: Path, study: Load) -> None:
@@ -231,7 +234,7 @@ def test_a_flag_is_explained_below_its_table(tmp_path: Path, study: Load) -> Non
     write_record(tmp_path, structs.replace(record, measured=measured))
     text = write_report(matrix, tmp_path).read_text()
     assert "| ok, 2x missing [unstable] |" in text
-    assert "\n[unstable]: the slowest steps of the timed window took much longer than its median one.\n" in text
+    assert "\n[unstable]: the slowest timed steps took much longer than the median one.\n" in text
 
 
 def test_shares_of_repeats_still_add_up_to_the_whole_step(tmp_path: Path, study: Load) -> None:
@@ -241,7 +244,7 @@ def test_shares_of_repeats_still_add_up_to_the_whole_step(tmp_path: Path, study:
         shares = dict(zip(("compute", "comm_exposed", "copy_exposed", "idle"), parts, strict=True))
         write_record(tmp_path, make_record(run_of(matrix, "zero-3", repeat), profile={"shares": shares}))
     (row,) = build(matrix, tmp_path)["time"]
-    assert sum(row[name] for name in ("compute", "comm_exposed", "copy_exposed", "idle")) == pytest.approx(100)
+    assert sum(getattr(row, name) for name in ("compute", "comm_exposed", "copy_exposed", "idle")) == pytest.approx(100)
 
 
 def test_kinds_of_kernels_become_a_table_longest_first(tmp_path: Path, study: Load) -> None:
@@ -262,9 +265,9 @@ def test_findings_of_another_study_stand_beside_ones_own(tmp_path: Path, study: 
     shutil.copytree(ROOT / "results/published", tmp_path / "published")
     text = write_report(matrix, mine).read_text()
     assert "| comparison | study: h200-x2, matched | published: a100-40gb-x4, defaults | published: l4-x4" in text
-    assert re.search(r"\| speed of fsdp2-reshard over zero-3 \| 3\.00 \| 1\.83 \|", text)
+    assert re.search(r"\| speed of `fsdp2-reshard` over `zero-3` \| 3\.00 \| 1\.83 \|", text)
     # 27% less, the published figure of its A100 tables.
-    assert re.search(r"\| peak memory of fsdp2-reshard over zero-3 \| 1\.00 \| 0\.73 \|", text)
+    assert re.search(r"\| peak memory of `fsdp2-reshard` over `zero-3` \| 1\.00 \| 0\.73 \|", text)
 
 
 def test_a_study_beside_that_does_not_exist_is_refused(study: Load) -> None:

@@ -42,7 +42,7 @@ def test_no_need_is_borrowed_from_another_workload(tmp_path: Path, study: Load) 
     died = run_of(matrix, "zero-3", platform="h200-x2-24gb")
     write_record(tmp_path, make_record(died, outcome="cuda_oom", evidence=OOM))
     (death,) = build(matrix, tmp_path)["deaths"]
-    assert (f"{death['needs_gb']:.2f}", death["at_least"]) == (HELD, True)
+    assert (f"{death.needs_gb:.2f}", death.at_least) == (HELD, True)
 
 
 def test_a_need_that_was_measured_is_no_lower_bound_whatever_became_of_the_run(tmp_path: Path, study: Load) -> None:
@@ -50,8 +50,8 @@ def test_a_need_that_was_measured_is_no_lower_bound_whatever_became_of_the_run(t
     write_record(tmp_path, make_record(run_of(matrix, "ddp"), loss=(8.0, 7.9)))
     for repeat in (1, 2, 3):
         write_record(tmp_path, make_record(run_of(matrix, "zero-3", repeat), loss=(6.0, 5.0)))
-    rows = {row["config"]: row for row in build(matrix, tmp_path)["platforms"][0]["tables"][0]["rows"]}
-    assert (rows["zero-3"]["outcome"], rows["zero-3"]["peak_at_least"]) == ("parity_mismatch", False)
+    rows = {row.config: row for row in build(matrix, tmp_path)["platforms"][0].tables[0].rows}
+    assert (rows["zero-3"].outcome, rows["zero-3"].peak_at_least) == ("parity_mismatch", False)
 
 
 def test_the_survival_line_has_no_upper_end_that_nobody_saw(tmp_path: Path, study: Load) -> None:
@@ -60,8 +60,8 @@ def test_the_survival_line_has_no_upper_end_that_nobody_saw(tmp_path: Path, stud
     write_record(tmp_path, make_record(run_of(matrix, "zero-3"), outcome="cuda_oom", evidence=OOM))
     (line,) = said(build(matrix, tmp_path), "survival")
     assert line == (
-        "h200-x2, matched: the survival line lies above 20.0 GB: ddp at 20.0 GB lived, "
-        "zero-3 died without a remedy when it held 23.9 GB and asked for more."
+        "h200-x2, matched: the survival line lies above 20.0 GB: `ddp` ran at 20.0 GB, "
+        "`zero-3` held 23.9 GB and asked for more when it died without a remedy."
     )
 
 
@@ -73,39 +73,42 @@ def test_a_cured_death_of_an_unknown_step_is_drawn_as_one(tmp_path: Path, study:
     tries = (structs.replace(cured.tries[0], last_step=None), *cured.tries[1:])
     write_record(tmp_path, structs.replace(cured, tries=tries))
     (line,) = build(matrix, tmp_path)["survival"]
-    assert {p["config"]: p["alive"] for p in line["points"]} == {"ddp": True, "fsdp2-reshard": False, "zero-3": False}
+    assert {p.config: p.alive for p in line.points} == {"ddp": True, "fsdp2-reshard": False, "zero-3": False}
 
 
 def test_the_advice_goes_by_pairs_and_calls_a_tie_one(tmp_path: Path, study: Load) -> None:
     matrix = study(GPU_STUDY)
     peaks = {"fsdp2-reshard": 10_000_000_000}
-    assert lay(tmp_path, matrix, {"ddp": 1000.0, "fsdp2-reshard": 1000.0}, peaks)["advice"][-1] == (
-        "h200-x2, matched: when memory is short, fsdp2-reshard: 10.00 GB, as fast as ddp."
+    assert lay(tmp_path, matrix, {"ddp": 1000.0, "fsdp2-reshard": 1000.0}, peaks)["choices"][0].advice[-1] == (
+        "h200-x2, matched: when memory is short, use `fsdp2-reshard`: 10.00 GB, as fast as `ddp`."
     )
 
 
-def test_the_advice_says_when_machines_stand_between(tmp_path: Path, study: Load) -> None:
+def test_no_advice_rests_on_medians_of_different_machines(tmp_path: Path, study: Load) -> None:
     matrix = study(GPU_STUDY)
     write_record(tmp_path, on(make_record(run_of(matrix, "ddp"), tokens_per_s=1300.0), "a"))
     light = make_record(run_of(matrix, "fsdp2-reshard"), tokens_per_s=1000.0, peak_bytes=10_000_000_000)
     write_record(tmp_path, on(light, "b"))
-    assert build(matrix, tmp_path)["advice"][-1].endswith("30% slower than ddp (on different machines).")
+    (choice,) = build(matrix, tmp_path)["choices"]
+    assert (choice.best, choice.finished) == (None, ("ddp", "fsdp2-reshard"))
+    assert choice.sentence.startswith("No ranking of `ddp` and `fsdp2-reshard`: no two of them ran on one machine")
+    assert choice.advice[0].startswith("h200-x2, matched: no recommendation.")
 
 
 def test_other_models_settings_are_not_compared(tmp_path: Path, study: Load) -> None:
     matrix = study(GPU_STUDY + "overrides: [{config: zero-3, set: {model: {activation_checkpointing: true}}}]\n")
     context = lay(tmp_path, matrix, {"fsdp2-reshard": 800.0, "zero-3": 400.0})
     assert said(context, "head_to_head") == []
-    rows = {row["config"]: row["peculiar"] for row in context["platforms"][0]["tables"][0]["rows"]}
+    rows = {row.config: row.peculiar for row in context["platforms"][0].tables[0].rows}
     assert rows == {"fsdp2-reshard": "", "zero-3": "activation checkpointing"}
 
 
 @pytest.mark.parametrize(
     ("offloaded", "words"),
     [
-        (400.0, "and costs no speed beyond the noise (1.00 to 1.00 over 3 paired runs)."),
-        (800.0, "and makes it 2.0x faster (0.50 to 0.50 over 3 paired runs)."),
-        (200.0, "and makes it 2.0x slower (2.00 to 2.00 over 3 paired runs): each GB given back costs "),
+        (400.0, "it costs no speed beyond the noise of repeats (1.00x, 1.00 to 1.00 over 3 paired runs, one machine)."),
+        (800.0, "it then trains 2.0x faster (2.00 to 2.00 over 3 paired runs, one machine)."),
+        (200.0, "it then trains 2.0x slower (2.00 to 2.00 over 3 paired runs, one machine), "),
     ],
 )
 def test_offload_may_cost_nothing(tmp_path: Path, study: Load, offloaded: float, words: str) -> None:
@@ -121,8 +124,8 @@ def test_a_tie_turns_no_order(tmp_path: Path, study: Load) -> None:
         slow = run.identity.config == "zero-3" and run.platform.name == "h200-x2"
         write_record(tmp_path, make_record(run, tokens_per_s=400.0 if slow else 900.0))
     (found,) = said(build(matrix, tmp_path), "stage_order")
-    assert found.startswith("matched: zero-3 against zero-2: on h200-x2 zero-2 is 2.25x")
-    assert "they tie" in found
+    assert found.startswith("matched: on h200-x2 `zero-2` is 2.25x as fast as `zero-3`")
+    assert "on h200-x2-thin `zero-3` and `zero-2` are equally fast within the noise of repeats" in found
 
 
 def test_no_step_computes_for_more_than_all_of_it(tmp_path: Path, study: Load) -> None:
@@ -135,7 +138,7 @@ def test_no_step_computes_for_more_than_all_of_it(tmp_path: Path, study: Load) -
     }
     write_record(tmp_path, make_record(run, tokens_per_s=run.tokens_per_step / 0.3, profile=profile))
     (row,) = build(matrix, tmp_path)["time"]
-    assert row["timed"] == {"compute": 100.0, "idle": 0.0}
+    assert (row.timed_compute, row.timed_idle) == (100.0, 0.0)
 
 
 def test_another_studys_workload_is_named_in_its_column(tmp_path: Path, study: Load) -> None:

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from dtbench.report.advice import choices, recommendations
+from dtbench.report.advice import choices
 from dtbench.report.beside import beside
-from dtbench.report.details import death_rows, kernel_table, machine_rows, provenance, time_rows, trial_rows
+from dtbench.report.details import kernel_table, machine_rows, provenance, time_rows, trial_rows
 from dtbench.report.figures import draw
 from dtbench.report.findings import find_all
 from dtbench.report.frontier_rows import frontier_rows, say_unusable_frontiers
@@ -15,7 +15,7 @@ from dtbench.report.sections import platform_sections, summary_rows
 from dtbench.report.tables import write_tables
 from dtbench.results.cells import CellResult, collect
 from dtbench.results.comparison import Results
-from dtbench.results.deaths import Death, SurvivalLine, find_deaths, memory_needs, survival_lines
+from dtbench.results.deaths import find_deaths, memory_needs, survival_lines
 from dtbench.results.rediagnose import load_diagnosed
 from dtbench.results.runs import MISSING, Loaded, readable, say_problems
 from dtbench.study.files import write_text
@@ -54,7 +54,7 @@ def build(matrix: Matrix, results_folder: Path, loaded: Loaded | None = None) ->
         "title": matrix.study.title or matrix.study.name,
         "description": matrix.study.description,
         "facts": _facts(matrix),
-        "faults": bool(matrix.study.faults) or origin["faults"],
+        "faults": bool(matrix.study.faults) or origin.faults,
         "arms": ARMS,
         "headings": HEADINGS,
         "counts": _counts(list(cells.values())),
@@ -68,10 +68,9 @@ def build(matrix: Matrix, results_folder: Path, loaded: Loaded | None = None) ->
         "kernels": kernel_table(results),
         "frontier": frontier_rows(matrix, results_folder),
         "trials": trial_rows(results),
-        "deaths": death_rows(deaths),
-        "advices": _advices(deaths),
-        "survival": _survival(lines, cells, needs),
-        "advice": recommendations(chosen),
+        "deaths": deaths,
+        "advices": {death.outcome: OUTCOMES[death.outcome].advice for death in deaths},
+        "survival": lines,
         "remedy_names": ", ".join(sorted({d.cured_by for d in deaths if d.cured_by})) or "named in the record",
         "provenance": origin,
     }
@@ -106,44 +105,17 @@ def _facts(matrix: Matrix) -> str:
     return f"{shape}{checkpoints}; {steps}; {s.repeats} run{'s' if s.repeats > 1 else ''} a cell."
 
 
-def _counts(cells: Sequence[CellResult]) -> dict[str, int]:
+class Counts(NamedTuple):
+    """How much of the study there is."""
+
+    cells: int
+    runs: int
+    missing: int
+    """Runs without a record."""
+    failed: int
+
+
+def _counts(cells: Sequence[CellResult]) -> Counts:
     outcomes = [run.outcome for cell in cells for run in cell.runs]
     missing = outcomes.count(MISSING)
-    return {
-        "cells": len(cells),
-        "runs": len(outcomes),
-        "missing": missing,
-        "failed": len(outcomes) - missing - outcomes.count("ok"),
-    }
-
-
-def _advices(deaths: Sequence[Death]) -> list[dict[str, str]]:
-    names = dict.fromkeys(d.diagnosis.outcome for d in deaths)
-    return [{"outcome": name, "advice": OUTCOMES[name].advice} for name in names]
-
-
-def _survival(
-    lines: Sequence[SurvivalLine],
-    cells: dict[tuple[str, str, str], CellResult],
-    needs: dict[tuple[str, str, str], float],
-) -> list[dict[str, Any]]:
-    """Points of the survival figure: every config that ran and whose need is known, alive or not, per line."""
-    drawn = []
-    for line in lines:
-        points: list[dict[str, Any]] = [
-            {"config": config, "bytes": needs[key], "alive": config not in line.casualties and bool(cell.finished)}
-            for key, cell in cells.items()
-            for platform, config, arm in [key]
-            if (platform, arm) == (line.platform, line.arm) and key in needs
-            if any(run.newest for run in cell.runs)
-        ]
-        drawn.append(
-            {
-                "platform": line.platform,
-                "arm": line.arm,
-                "low": line.survivor_bytes,
-                "high": line.casualty_bytes,
-                "points": sorted(points, key=lambda p: p["bytes"]),
-            }
-        )
-    return drawn
+    return Counts(len(cells), len(outcomes), missing, failed=len(outcomes) - missing - outcomes.count("ok"))

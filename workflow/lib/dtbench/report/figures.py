@@ -3,6 +3,10 @@
 import io
 from typing import Any
 
+from dtbench.report.details import TimeRow
+from dtbench.report.sections import CellRow, PlatformSection
+from dtbench.results.deaths import SurvivalLine
+from dtbench.results.stats import Summary
 from harness.contract.units import GB
 
 COLORS = {"defaults": "#8fb8de", "matched": "#1f5f99", "tuned": "#0b2f52"}
@@ -34,7 +38,7 @@ def draw(context: dict[str, Any]) -> dict[str, str]:
         }
         if context["time"]:
             figures["time"] = _time(context["time"])
-        lines = [line for line in context["survival"] if line["high"] is not None]
+        lines = [line for line in context["survival"] if line.casualty_bytes is not None]
         if lines:
             figures["survival"] = _survival(lines)
         return {name: _svg(figure) for name, figure in figures.items()}
@@ -53,55 +57,55 @@ def _figure(rows: int, height: float, ratios: list[float] | None = None) -> Any:
     return figure, figure.subplots(rows, 1, squeeze=False, height_ratios=ratios)[:, 0]
 
 
-def _names(platform: dict[str, Any]) -> list[str]:
-    """Configs with a row in any arm's table, in the order of the tables; what has not run yet has none."""
-    return list(dict.fromkeys(row["config"] for table in platform["tables"] for row in table["rows"]))
+def _names(platform: PlatformSection) -> list[str]:
+    """Configs with a row in any arm's table, in the order of the tables; configs that have not run yet have none."""
+    return list(dict.fromkeys(row.config for table in platform.tables for row in table.rows))
 
 
-def _number(row: dict[str, Any], column: str) -> tuple[float | None, float, float]:
-    value = row[column]
-    if isinstance(value, dict):
-        return value["median"], value["median"] - value["low"], value["high"] - value["median"]
+def _number(row: CellRow, column: str) -> tuple[float | None, float, float]:
+    value: Summary | float | None = getattr(row, column)
+    if isinstance(value, Summary):
+        return value.median, value.median - value.low, value.high - value.median
     return value, 0.0, 0.0
 
 
 def _bars(context: dict[str, Any], column: str, label: str) -> Any:
     """Horizontal bars, one panel a platform; a cell without a number shows its outcome."""
     platforms = [p for p in context["platforms"] if _names(p)] or context["platforms"][:1]
-    heights = [0.9 + len(_names(p)) * (0.16 + 0.16 * len(p["tables"])) for p in platforms]
+    heights = [0.9 + len(_names(p)) * (0.16 + 0.16 * len(p.tables)) for p in platforms]
     figure, axes = _figure(len(platforms), sum(heights), heights)
     for axis, platform in zip(axes, platforms, strict=True):
         _bar_panel(axis, platform, column)
-        axis.set_title(platform["name"], loc="left", fontweight="bold")
+        axis.set_title(platform.name, loc="left", fontweight="bold")
         axis.set_xlabel(label)
     return figure
 
 
-def _bar_panel(axis: Any, platform: dict[str, Any], column: str) -> None:
-    tables = platform["tables"]
+def _bar_panel(axis: Any, platform: PlatformSection, column: str) -> None:
+    tables = platform.tables
     names = _names(platform)
     width = 0.8 / len(tables)
     for place, table in enumerate(tables):
         offset = (place - (len(tables) - 1) / 2) * width
-        for row in table["rows"]:
-            y = names.index(row["config"])
+        for row in table.rows:
+            y = names.index(row.config)
             value, below, above = _number(row, column)
             if value is None:
-                color = DEAD if row["runs"] else DIM
-                axis.text(0, y + offset, f" {row['outcome']}", va="center", fontsize=7, color=color)
+                color = DEAD if row.runs else DIM
+                axis.text(0, y + offset, f" {row.outcome}", va="center", fontsize=7, color=color)
                 continue
-            failed = row["outcome"] != "ok"
+            failed = row.outcome != "ok"
             axis.barh(
                 y + offset,
                 value,
                 width * 0.92,
-                color="white" if failed else COLORS[table["arm"]],
-                edgecolor=DEAD if failed else COLORS[table["arm"]],
+                color="white" if failed else COLORS[table.arm],
+                edgecolor=DEAD if failed else COLORS[table.arm],
                 hatch="////" if failed else None,
             )
             if below or above:
                 axis.errorbar(value, y + offset, xerr=[[below], [above]], color="#333333", capsize=2, linewidth=0.8)
-            mark = " \u2020" if row["dagger"] else ""
+            mark = " \u2020" if row.dagger else ""
             text = f"  {value:.0f}{mark}" if column == "tokens_per_s" else f"  {value:.2f}{mark}"
             axis.text(value + above, y + offset, text, va="center", fontsize=7)
     axis.set_yticks(range(len(names)), names)
@@ -109,7 +113,7 @@ def _bar_panel(axis: Any, platform: dict[str, Any], column: str) -> None:
     axis.margins(x=0.12)
     axis.set_xlim(left=0)
     if len(tables) > 1:
-        handles = _arm_handles([table["arm"] for table in tables])
+        handles = _arm_handles([table.arm for table in tables])
         axis.legend(handles=handles, loc="lower right", bbox_to_anchor=(1, 1), ncols=len(tables), frameon=False)
 
 
@@ -119,13 +123,13 @@ def _arm_handles(arms: list[str]) -> list[Any]:
     return [Patch(color=COLORS[arm], label=arm) for arm in arms]
 
 
-def _time(rows: list[dict[str, Any]]) -> Any:
+def _time(rows: list[TimeRow]) -> Any:
     """Stacked shares of a step, one bar a cell."""
     figure, (axis,) = _figure(1, 1.2 + 0.26 * len(rows))
-    names = [f"{row['platform']}  {row['config']}  {row['arm']}" for row in rows]
+    names = [f"{row.platform}  {row.config}  {row.arm}" for row in rows]
     left = [0.0] * len(rows)
     for key, (label, color) in SHARES.items():
-        values = [row[key] for row in rows]
+        values = [getattr(row, key) for row in rows]
         axis.barh(range(len(rows)), values, 0.75, left=left, color=color, label=label)
         left = [a + b for a, b in zip(left, values, strict=True)]
     axis.set_yticks(range(len(rows)), names)
@@ -136,27 +140,27 @@ def _time(rows: list[dict[str, Any]]) -> Any:
     return figure
 
 
-def _survival(lines: list[dict[str, Any]]) -> Any:
-    """Configs by the memory they need: what lived, what died, and the interval between."""
-    heights = [1.0 + 0.24 * len(line["points"]) for line in lines]
+def _survival(lines: list[SurvivalLine]) -> Any:
+    """Configs by the memory they need: alive, dead, and the interval between."""
+    heights = [1.0 + 0.24 * len(line.points) for line in lines]
     figure, axes = _figure(len(lines), sum(heights), heights)
     for axis, line in zip(axes, lines, strict=True):
-        if line["high"] is not None:
-            axis.axvspan(line["low"] / GB, line["high"] / GB, color="#f1e3c6", label="survival line")
-        for y, point in enumerate(line["points"]):
-            color = ALIVE if point["alive"] else DEAD
-            axis.hlines(y, 0, point["bytes"] / GB, color="#d9dde3", linewidth=1, zorder=1)
-            axis.plot(point["bytes"] / GB, y, "o" if point["alive"] else "X", color=color, markersize=7)
+        if line.casualty_bytes is not None:
+            axis.axvspan(line.survivor_bytes / GB, line.casualty_bytes / GB, color="#f1e3c6", label="survival line")
+        for y, point in enumerate(line.points):
+            color = ALIVE if point.alive else DEAD
+            axis.hlines(y, 0, point.need_bytes / GB, color="#d9dde3", linewidth=1, zorder=1)
+            axis.plot(point.need_bytes / GB, y, "o" if point.alive else "X", color=color, markersize=7)
             axis.annotate(
-                f"{point['bytes'] / GB:.2f}",
-                (point["bytes"] / GB, y),
+                f"{point.need_bytes / GB:.2f}",
+                (point.need_bytes / GB, y),
                 xytext=(8, 0),
                 textcoords="offset points",
                 va="center",
                 fontsize=7,
             )
-        axis.set_yticks(range(len(line["points"])), [p["config"] for p in line["points"]])
-        axis.set_title(f"{line['platform']}, {line['arm']}", loc="left", fontweight="bold")
+        axis.set_yticks(range(len(line.points)), [p.config for p in line.points])
+        axis.set_title(f"{line.platform}, {line.arm}", loc="left", fontweight="bold")
         axis.set_xlim(left=0)
         axis.margins(x=0.1, y=0.12)
         axis.set_xlabel("peak GB a rank; cross: died without a remedy")

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from msgspec import structs
 
@@ -55,7 +55,33 @@ def write_frontier_plan(matrix: Matrix, results: Path) -> None:
     write_text(results / "frontier-plan.json", json.dumps(encode(plan), indent=1) + "\n")
 
 
-def frontier_rows(matrix: Matrix, results: Path) -> list[dict[str, Any]]:
+class FrontierRow(NamedTuple):
+    """One frontier; the fields are the columns of frontier.csv."""
+
+    platform: str
+    config: str
+    arm: str
+    over: str
+    largest_fit: int | None
+    smallest_fail: int | None
+    predicted: int | None
+    """By today's ledger, as diagnoses are by today's rules; the search's own prediction stays in its file."""
+    prediction_error: float | None
+    """(predicted - largest_fit) / largest_fit."""
+    ended: str
+    limit: int
+    resolution: int
+    peak_gb: float | None
+    """At the largest size that fits, like `step_ms`."""
+    step_ms: float | None
+    fail_outcome: str | None
+    fail_phase: str | None
+    fail_asked_gb: float | None
+    capacity_gb: float | None
+    processes: int
+
+
+def frontier_rows(matrix: Matrix, results: Path) -> list[FrontierRow]:
     """One row per frontier that was searched for, in the study's order; empty when none was.
 
     A result of another spec, or one that cannot be read, has no numbers: how it ended is that it is missing.
@@ -100,7 +126,7 @@ def _is_of(probe: Probe, spec: RunSpec) -> bool:
     return bool(probe.ladder) and probe.folder.partition("/")[0] == probe_spec(spec, probe.ladder).run_hash()[:12]
 
 
-def _lost(wanted: FrontierSpec, word: str) -> dict[str, Any]:
+def _lost(wanted: FrontierSpec, word: str) -> FrontierRow:
     nothing = Frontier(
         platform=wanted.spec.platform.name,
         config=wanted.spec.identity.config,
@@ -118,38 +144,37 @@ def _lost(wanted: FrontierSpec, word: str) -> dict[str, Any]:
     return _row(nothing, wanted)
 
 
-def _row(found: Frontier, wanted: FrontierSpec) -> dict[str, Any]:
-    """The numbers of one frontier; the peak and the step's time are those seen at the largest size that fits.
-
-    The prediction is today's ledger's, as diagnoses are today's rules': what the search itself went by is in its file.
-    """
+def _row(found: Frontier, wanted: FrontierSpec) -> FrontierRow:
     predicted = found.predicted
     if found.capacity_bytes is not None:
         predicted = predicted_limit(wanted.spec, wanted.bounds, found.capacity_bytes, predicted_peak_bytes)
     rungs = [rung for probe in found.probes for rung in probe.rungs]
     best = next((r for r in rungs if r.fits and r.size == found.largest_fit), None)
     fail = next((r for r in rungs if r.fits is False and r.size == found.smallest_fail), None)
-    peak = (best.peak_allocated_bytes or best.host_rss_peak_bytes) if best else None
-    return {
-        "platform": found.platform,
-        "config": found.config,
-        "arm": found.arm,
-        "over": found.over,
-        "largest_fit": found.largest_fit,
-        "smallest_fail": found.smallest_fail,
-        "predicted": predicted,
-        "prediction_error": _error(predicted, found.largest_fit),
-        "ended": found.ended,
-        "limit": found.limit,
-        "resolution": found.resolution,
-        "peak_gb": None if peak is None else peak / GB,
-        "step_ms": best.step_time_s * 1000 if best and best.step_time_s else None,
-        "fail_outcome": fail.outcome if fail else None,
-        "fail_phase": fail.phase if fail else None,
-        "fail_asked_gb": None if fail is None or fail.asked_bytes is None else fail.asked_bytes / GB,
-        "capacity_gb": None if found.capacity_bytes is None else found.capacity_bytes / GB,
-        "processes": len(found.probes),
-    }
+    return FrontierRow(
+        platform=found.platform,
+        config=found.config,
+        arm=found.arm,
+        over=found.over,
+        largest_fit=found.largest_fit,
+        smallest_fail=found.smallest_fail,
+        predicted=predicted,
+        prediction_error=_error(predicted, found.largest_fit),
+        ended=found.ended,
+        limit=found.limit,
+        resolution=found.resolution,
+        peak_gb=_gb(best.peak_allocated_bytes or best.host_rss_peak_bytes) if best else None,
+        step_ms=best.step_time_s * 1000 if best and best.step_time_s else None,
+        fail_outcome=fail.outcome if fail else None,
+        fail_phase=fail.phase if fail else None,
+        fail_asked_gb=_gb(fail.asked_bytes) if fail else None,
+        capacity_gb=_gb(found.capacity_bytes),
+        processes=len(found.probes),
+    )
+
+
+def _gb(size_bytes: int | None) -> float | None:
+    return None if size_bytes is None else size_bytes / GB
 
 
 def _error(predicted: int | None, measured: int | None) -> float | None:
@@ -164,4 +189,4 @@ def write_frontier(matrix: Matrix, results: Path) -> None:
     if not matrix.study.frontier:
         raise SpecError(f"{matrix.path}: asks for no frontier; add for example frontier: {{over: micro_batch}}")
     say_unusable_frontiers(matrix, results)
-    write_csv(frontier_rows(matrix, results), results / "frontier.csv")
+    write_csv((row._asdict() for row in frontier_rows(matrix, results)), results / "frontier.csv")

@@ -3,11 +3,12 @@
 import itertools
 from collections.abc import Iterable
 
-from dtbench.report.sentences import Finding, peak_gb, uncertainty
+from dtbench.report.sentences import Finding, code, costless, listed, peak_gb, support
 from dtbench.results.cells import step_time_s
 from dtbench.results.comparison import OFFLOADING, ON_DEVICE, Results, comparable
 from dtbench.results.deaths import SurvivalLine
 from dtbench.results.runs import MISSING, Ended
+from dtbench.results.stats import Ratio
 from harness.contract.units import GB
 from harness.diagnosis.memory import read_shortage
 from harness.measure.flops import shape_of
@@ -31,27 +32,26 @@ def precision(results: Results) -> Iterable[Finding]:
         if mine is None or theirs is None or shape is None or not light or not heavy:
             continue
         expected, measured = (theirs.state - mine.state) / GB, (heavy - light) / GB
-        # Of a model so small that its state does not show, nothing can be said.
+        # In so small a model the state vanishes in the rest of the memory.
         if mine.state >= theirs.state or light >= heavy or expected < SAID_GB:
             continue
         ranks = fsdp.cell.spec.platform.world_size
-        over = f"{ranks} rank{'s' if ranks > 1 else ''}"
         per_parameter = [ledger.state * ranks / shape.parameters for ledger in (mine, theirs)]
         moments = [cell.cell.spec.numerics.optimizer_state for cell in (fsdp, zero) if cell.cell.spec]
         kept = _difference_at_equal_numerics(results, platform, first, second) if arm == "defaults" else None
         if kept is not None and measured - kept < SAID_GB:
-            # Equal numerics leave the difference as it is: precision is not what makes it.
+            # At equal numerics the difference is the same, so precision is not its cause.
             continue
         partly = expected < measured if kept is None else kept > SAID_GB
-        rest = "" if kept is None else f", {kept:.1f} GB at equal numerics"
+        rest = "" if kept is None else f" ({kept:.1f} GB at equal numerics)"
         yield Finding(
             kind="precision",
             sentence=(
-                f"{platform}, {arm}: the memory difference is {'partly ' if partly else ''}precision: "
-                f"{first} keeps {per_parameter[0]:.0f} bytes of state per parameter over all ranks ({moments[0]} "
-                f"Adam), {second} keeps {per_parameter[1]:.0f} ({moments[1]} Adam). On {over} that alone predicts "
-                f"{expected:.1f} GB a rank less; {measured:.1f} GB less were measured{rest}. Two different trainings "
-                f"are compared."
+                f"{platform}, {arm}: precision explains {'part of ' if partly else ''}the memory difference. "
+                f"{code(first)} keeps {per_parameter[0]:.0f} bytes of state per parameter over all ranks ({moments[0]} "
+                f"Adam), {code(second)} keeps {per_parameter[1]:.0f} ({moments[1]} Adam). This alone predicts "
+                f"{expected:.1f} GB less{f' on each of {ranks} ranks' if ranks > 1 else ''}; measured were "
+                f"{measured:.1f} GB less{rest}. So two different trainings are compared."
             ),
             numbers={
                 "platform": platform,
@@ -86,19 +86,14 @@ def offload_exchange(results: Results) -> Iterable[Finding]:
             longer_s = results.difference(away, here, step_time_s)
             if not before or not after or longer_s is None:
                 continue
-            cost = (
-                f"makes it {ratio.value:.1f}x slower" if ratio.value > 1 else f"makes it {1 / ratio.value:.1f}x faster"
-            )
-            if ratio.tie:
-                cost = "changes its speed by what is not known" if ratio.apart else "costs no speed beyond the noise"
-            price = ""
+            spent = ""
             if ratio.value > 1 and not ratio.tie and before > after:
-                price = f": each GB given back costs {longer_s / (before - after) * MS:.0f} ms a step"
+                spent = f", {longer_s / (before - after) * MS:.0f} ms a step for each GB given back"
             yield Finding(
                 kind="offload",
                 sentence=(
-                    f"{platform}, {arm}: offload takes {config} from {before:.2f} to {after:.2f} GB "
-                    f"and {cost}{uncertainty(ratio)}{price}."
+                    f"{platform}, {arm}: offload takes {code(config)} from {before:.2f} to {after:.2f} GB "
+                    f"a rank; {_slowdown(ratio)}{spent}."
                 ),
                 numbers={
                     "platform": platform,
@@ -111,31 +106,40 @@ def offload_exchange(results: Results) -> Iterable[Finding]:
             )
 
 
+def _slowdown(ratio: Ratio) -> str:
+    if ratio.tie:
+        return costless(ratio)
+    if ratio.value > 1:
+        return f"it then trains {ratio.value:.1f}x slower{support(ratio)}"
+    return f"it then trains {1 / ratio.value:.1f}x faster{support(ratio.inverse)}"
+
+
 def survival(lines: Iterable[SurvivalLine]) -> Iterable[Finding]:
-    """The memory interval between what lived and what died, and whether need foretells how soon."""
+    """The memory interval between what ran and what did not fit, and whether need foretells how soon."""
     for line in lines:
         where = f"{line.platform}, {line.arm}"
-        lived = f"{line.survivor} at {line.survivor_bytes / GB:.1f} GB lived"
+        lived = f"{code(line.survivor)} ran at {line.survivor_bytes / GB:.1f} GB"
         if line.casualty_bytes is None:
-            needed = f"the dead needed no more than that ({', '.join(line.below)})" if line.below else ""
-            unknown = "how much the dead needed is not known"
-            yield Finding(kind="survival", sentence=f"{where}: {lived}; {needed or unknown}.")
+            text = "what the failed configs would have needed is unknown"
+            if line.below:
+                text = f"{listed(line.below)} needed no more, yet died without a remedy"
+            yield Finding(kind="survival", sentence=f"{where}: {lived}; {text}.")
             continue
         low, high = line.survivor_bytes / GB, line.casualty_bytes / GB
-        died = f"{line.casualty} at {high:.1f} GB died without a remedy"
-        text = f"{where}: the survival line runs between {low:.1f} and {high:.1f} GB: {lived}, {died}"
+        died = f"{code(line.casualty or '')} needs {high:.1f} GB and died without a remedy"
+        text = f"the survival line lies between {low:.1f} and {high:.1f} GB: {lived}, {died}"
         if line.at_least:
-            died = f"{line.casualty} died without a remedy when it held {high:.1f} GB and asked for more"
-            text = f"{where}: the survival line lies above {low:.1f} GB: {lived}, {died}"
+            died = f"{code(line.casualty or '')} held {high:.1f} GB and asked for more when it died without a remedy"
+            text = f"the survival line lies above {low:.1f} GB: {lived}, {died}"
         if len(line.lasted) > 1:
-            story = ", ".join(f"{config} ({peak / GB:.1f} GB) after {n}" for config, peak, n in line.lasted)
+            story = ", ".join(f"{code(config)} ({peak / GB:.1f} GB) after {n}" for config, peak, n in line.lasted)
             lesson = ""
             if line.trend is not None and abs(line.trend) > 0.9:
                 lesson = f"; the farther above the line, the {'sooner' if line.trend < 0 else 'later'} the death"
             text += f"; {line.unit} before death: {story}{lesson}"
         yield Finding(
             kind="survival",
-            sentence=text + ".",
+            sentence=f"{where}: {text}.",
             numbers={"platform": line.platform, "low_gb": low, "high_gb": high, "trend": line.trend},
         )
 
@@ -151,10 +155,10 @@ def does_not_fit(results: Results) -> Iterable[Finding]:
             continue
         verdict = "ran out of memory"
         if all(_might_fit(one) for one in ended):
-            verdict += ", with enough of it in pieces: expandable segments, which were not tried, may let it fit"
+            verdict += " because the free memory was fragmented; expandable segments were not tried and may let it fit"
         yield Finding(
             kind="does_not_fit",
-            sentence=f"{platform}, {arm}: {config} {verdict}.",
+            sentence=f"{platform}, {arm}: {code(config)} {verdict}.",
             detail=sentences[0] if sentences else "",
             numbers={"platform": platform, "arm": arm, "config": config},
         )

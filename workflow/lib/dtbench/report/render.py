@@ -14,6 +14,7 @@ DAGGER = "\u2020"
 NONE = "-"
 _FACES = {46: ".", 45: "-", 61: "=", 37: "%", 39: "'", 43: "+", 34: '"', 40: "(", 41: ")", 58: ":", 95: "_"}
 """Characters that are harmless inside a sentence, by their code."""
+_CODE = re.compile("&#96;(.+?)&#96;")
 _ENTITY = re.compile(r"&#(\d+);")
 
 
@@ -34,12 +35,9 @@ def speed(value: float | None) -> str:
     return f"{value:.1f}" if value < 100 else f"{value:.0f}"
 
 
-def _md(text: Any) -> str:
-    return markdown(str(text))
-
-
-def _inert(text: Any) -> Markup:
-    return Markup(for_html(str(text)))
+def _prose(text: str) -> Markup:
+    """A sentence of ours in HTML: what stands in backticks becomes code."""
+    return Markup(_CODE.sub(r"<code>\1</code>", for_html(text)))
 
 
 def _svg(text: str) -> Markup:
@@ -49,15 +47,19 @@ def _svg(text: str) -> Markup:
 
 def render(template: str, context: dict[str, Any]) -> str:
     """Fill a template of workflow/templates; HTML is escaped, Markdown escapes what is not our own text."""
+    html = template.endswith(".html.j2")
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
-        autoescape=template.endswith(".html.j2"),
+        autoescape=html,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"fixed": fixed, "whole": whole, "speed": speed, "md": _md, "inert": _inert, "svg": _svg}
+    prose = _prose if html else str
+    environment.filters |= {"fixed": fixed, "whole": whole, "speed": speed, "svg": _svg, "prose": prose}
+    environment.filters["text"] = (lambda text: Markup(for_html(str(text)))) if html else (lambda t: markdown(str(t)))
+    environment.filters["codes"] = lambda names: prose(", ".join(f"`{name}`" for name in names))
     return environment.get_template(template).render(context | {"dagger": DAGGER})
 
 

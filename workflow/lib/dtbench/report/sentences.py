@@ -1,11 +1,18 @@
-"""What a finding is, and the words its sentences share."""
+"""What a finding is, and the phrases that all sentences of a report share.
 
+Sentences are plain text with config names in backticks; the templates make them Markdown or HTML.
+"""
+
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from dtbench.results.cells import CellResult
 from dtbench.results.stats import Ratio
 from harness.contract.units import GB
+
+FACTOR_FROM = 1.5
+"""A lead from here on is told as a factor, below it as a percentage."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -19,35 +26,73 @@ class Finding:
     numbers: dict[str, Any] = field(default_factory=dict)
 
 
+def code(name: str) -> str:
+    """A config's name as code."""
+    return f"`{name}`"
+
+
+def listed(names: Iterable[str], last: str = "and") -> str:
+    """Names of configs as code, with a conjunction before the last one."""
+    *first, final = [code(name) for name in names]
+    return f"{', '.join(first)} {last} {final}" if first else final
+
+
 def peak_gb(cell: CellResult) -> float | None:
     """Largest peak of a cell's runs, in GB."""
     peak = cell.peak()
     return None if peak is None else peak / GB
 
 
-def uncertainty(ratio: Ratio) -> str:
-    """How far a ratio reaches over its pairs, and whether machines are part of it."""
-    parts = [f"{ratio.low:.2f} to {ratio.high:.2f} over {ratio.n} paired runs"] if ratio.n > 1 else ["one pair of runs"]
+def as_factor(value: float) -> str:
+    """The plain number: for ends of ranges that stand beside `2.90x`."""
+    return f"{value:.2f}"
+
+
+def as_lead(value: float) -> str:
+    """How much faster, in percent, rounded: for ends of ranges that stand beside one."""
+    return f"{value * 100 - 100:.0f}%"
+
+
+def support(ratio: Ratio, show: Callable[[float], str] = as_factor) -> str:
+    """What a ratio rests on, in brackets: its range, how many pairs of runs, and from how many machines."""
+    return f" ({_pairs(ratio, show)}{', on different machines' if ratio.apart else ''})"
+
+
+def _pairs(ratio: Ratio, show: Callable[[float], str] = as_factor) -> str:
     if ratio.n == 0:
-        parts = ["runs of different repeats"]
-    return f" ({', '.join(parts + (['on different machines'] if ratio.apart else []))})"
-
-
-def apart(ratio: Ratio) -> str:
-    """The reservation that a ratio needs whose cells share no machine."""
-    return " (on different machines)" if ratio.apart else ""
-
-
-def level(ratio: Ratio) -> str:
-    """The verb of a tie: without a shared machine, not to be told apart is all that is known."""
-    return "cannot be told apart" if ratio.apart else "tie"
+        return "medians, as no two runs make a pair"
+    if ratio.n == 1:
+        return "one pair of runs"
+    machines = ", one machine" if ratio.machines == 1 else f" on {ratio.machines} machines" if ratio.machines else ""
+    return f"{show(ratio.low)} to {show(ratio.high)} over {ratio.n} paired runs{machines}"
 
 
 def times(ratio: Ratio) -> str:
     """A ratio as a factor."""
-    return f"{ratio.value:.2f}x{uncertainty(ratio)}"
+    return f"{ratio.value:.2f}x"
 
 
-def percent(change: float) -> str:
-    """A change as a signed percentage."""
-    return f"{change * 100:+.0f}%"
+def faster(ratio: Ratio, than: str) -> str:
+    """A lead and what it rests on: `25% faster than` or `2.90x as fast as` another config."""
+    if ratio.value < FACTOR_FROM:
+        return f"{as_lead(ratio.value)} faster than {than}{support(ratio, as_lead)}"
+    return f"{times(ratio)} as fast as {than}{support(ratio)}"
+
+
+def unresolved(ratio: Ratio) -> str:
+    """Why a tie with other machines is no result."""
+    return f"measured on different machines ({times(ratio)}, {_pairs(ratio)})"
+
+
+def tied(ratio: Ratio) -> str:
+    """Why two cells are not ranked."""
+    if ratio.apart:
+        return f"indistinguishable: {unresolved(ratio)}"
+    return f"equally fast within the noise of repeats ({times(ratio)}, {_pairs(ratio)})"
+
+
+def costless(ratio: Ratio) -> str:
+    """The price of something whose two cells tie."""
+    if ratio.apart:
+        return f"what it costs in speed is unknown: {unresolved(ratio)}"
+    return f"it costs no speed beyond the noise of repeats ({times(ratio)}, {_pairs(ratio)})"

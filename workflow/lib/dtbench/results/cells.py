@@ -135,6 +135,11 @@ class CellResult:
         """Platform, config, arm."""
         return self.cell.platform, self.cell.config, self.cell.arm
 
+    @property
+    def ranks(self) -> int | None:
+        """Ranks of a run; None for a cell that is not run."""
+        return self.cell.spec.platform.world_size if self.cell.spec else None
+
     @cached_property
     def finished(self) -> tuple[Run, ...]:
         """Runs whose numbers count."""

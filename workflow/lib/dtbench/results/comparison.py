@@ -8,7 +8,7 @@ from functools import cached_property
 
 from dtbench.results.cells import CellResult, Value, tokens_per_s
 from dtbench.results.machines import pair, spread
-from dtbench.results.stats import Ratio, noise_floor, paired_ratio
+from dtbench.results.stats import ENOUGH_MACHINES, Ratio, noise_floor, paired_ratio
 from harness.contract.engines import CONFIGS, pairs_apart_by
 from harness.contract.engines.descriptor import Config
 
@@ -36,9 +36,7 @@ BASELINES = tuple(config.name for config in CONFIGS.values() if config.baseline)
 """Plain data parallelism."""
 
 ENOUGH_RUNS = 3
-"""Runs from which on a cell's own range is a floor of its own."""
-ENOUGH_MACHINES = 3
-"""Pairs of runs on different machines from which on their range says what machines make of a ratio."""
+"""From this many runs on, a cell's own range is its noise floor."""
 
 
 @dataclass(frozen=True)
@@ -103,8 +101,8 @@ class Results:
         """Speed of one cell over another, paired on the machines they share, else by repeat.
 
         None where the two do not train the same: other tokens a step, or in an arm of equal numerics other numerics.
-        Without a shared machine, a difference that machines alone have made to one cell is a tie, unless enough
-        pairs tell by their own range.
+        Without a shared machine, a difference no larger than what machines alone have made to one cell is a tie,
+        unless there are enough pairs: then their own range decides.
         """
         if a is None or b is None or not comparable(a, b):
             return None
@@ -113,7 +111,7 @@ class Results:
         if pairs.apart and len(pairs.numerator.keys() & pairs.denominator.keys()) < ENOUGH_MACHINES:
             # Hosts of one kind are what they are, whichever platform they were seen to differ on.
             floor = max(floor, self.machine_spread(*self.platforms) or 0.0)
-        return paired_ratio(pairs.numerator, pairs.denominator, floor, pairs.apart)
+        return paired_ratio(pairs.numerator, pairs.denominator, floor, apart=pairs.apart, machines=pairs.machines)
 
 
 def _own_floor(a: CellResult, b: CellResult) -> float:

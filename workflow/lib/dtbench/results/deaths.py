@@ -1,8 +1,9 @@
-"""Deaths: every try that did not finish, what shows it, and the line between what fits and what does not."""
+"""Deaths: every try that did not finish, its evidence, and the line between what fits and what does not."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
+from typing import NamedTuple
 
 from dtbench.results.cells import CellResult, held_bytes
 from dtbench.results.runs import Ended
@@ -10,6 +11,7 @@ from dtbench.results.stats import rank_correlation
 from harness.contract.diagnosis import Diagnosis, Evidence
 from harness.contract.outcome import OUTCOMES
 from harness.contract.record import Try
+from harness.contract.units import GB
 
 MEMORY_DEATHS = frozenset({"cuda_oom", "cuda_oom_fragmentation", "collective_wedge", "wedge_masking_oom"})
 """Outcomes that count for the survival line: out of memory, or a wedge that may hide one."""
@@ -39,18 +41,41 @@ class Death:
     """How the ranks ended, in short."""
     cured_by: str | None
     """Remedy with which the next try finished."""
-    folder: str
-    """Where the evidence lies, below the study's folder."""
+
+    @property
+    def outcome(self) -> str:
+        """By today's rules."""
+        return self.diagnosis.outcome
+
+    @property
+    def where(self) -> str:
+        """Repeat, attempt and try, in short."""
+        return f"r{self.repeat} a{self.attempt} try {self.index}"
+
+    @property
+    def needs_gb(self) -> float | None:
+        """`peak_bytes` in GB."""
+        return None if self.peak_bytes is None else self.peak_bytes / GB
+
+    @property
+    def sentence(self) -> str:
+        """What happened; the outcome's general sentence where the diagnosis has none of its own."""
+        return self.diagnosis.sentence or OUTCOMES[self.outcome].sentence
 
     @property
     def evidence(self) -> Evidence | None:
-        """The strongest line."""
-        return self.diagnosis.evidence[0] if self.diagnosis.evidence else None
+        """The strongest line; None where the sentence quotes it already."""
+        first = self.diagnosis.evidence[0] if self.diagnosis.evidence else None
+        return first if first and first.text != self.diagnosis.sentence else None
 
-    @property
-    def advice(self) -> str:
-        """What to do next."""
-        return OUTCOMES[self.diagnosis.outcome].advice
+
+class Point(NamedTuple):
+    """One config beside a survival line."""
+
+    config: str
+    need_bytes: float
+    alive: bool
+    """Whether it finished without a remedy's help."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,9 +91,9 @@ class SurvivalLine:
     at_least: bool
     """Whether the casualty's is only what it held when it died, so that the line may lie higher."""
     below: tuple[str, ...]
-    """Casualties that needed no more than the survivor, by measure."""
-    casualties: frozenset[str]
-    """Every config that died of memory without a remedy."""
+    """Casualties that needed no more than the survivor, as measured."""
+    points: tuple[Point, ...]
+    """Every config that ran and whose need is known, by need."""
     lasted: tuple[tuple[str, float, int], ...]
     """Casualties by need: config, peak bytes, collectives (or steps) it lasted."""
     unit: str
@@ -91,7 +116,7 @@ def find_deaths(results: Iterable[CellResult], needs: dict[tuple[str, str, str],
 
 
 def _todays(ended: Ended, index: int) -> Diagnosis:
-    """The last try's diagnosis is the attempt's own, read again by today's rules; earlier tries keep theirs."""
+    """Diagnosis of one try: today's rules diagnose the attempt, which ended as its last try did."""
     last = index == len(ended.record.tries) - 1
     return ended.diagnosis if last else ended.record.tries[index].diagnosis
 
@@ -116,7 +141,6 @@ def _death(result: CellResult, ended: Ended, one: Try, diagnosis: Diagnosis, ind
         steps=None if one.last_step is None else one.last_step + 1,
         exits=_exits(one),
         cured_by=next((t.remedy for t in later if t.remedy and t.diagnosis.outcome == "ok"), None),
-        folder=f"{ended.path}/try-{one.index}",
     )
 
 
@@ -167,7 +191,12 @@ def survival_lines(
         dead = {d.config for d in killers}
         alive = [(needs[r.key], r.key[1]) for r in group if r.finished and r.key[1] not in dead and r.key in needs]
         if killers and alive:
-            lines.append(_line(platform, arm, max(alive), killers))
+            points = [
+                Point(r.key[1], needs[r.key], alive=r.key[1] not in dead and bool(r.finished))
+                for r in group
+                if r.key in needs and any(run.newest for run in r.runs)
+            ]
+            lines.append(_line(max(alive), killers, sorted(points, key=lambda point: point.need_bytes)))
     return lines
 
 
@@ -175,7 +204,7 @@ def _of_memory(death: Death) -> bool:
     return death.diagnosis.outcome in MEMORY_DEATHS
 
 
-def _line(platform: str, arm: str, survivor: tuple[float, str], killers: list[Death]) -> SurvivalLine:
+def _line(survivor: tuple[float, str], killers: list[Death], points: list[Point]) -> SurvivalLine:
     known = sorted((d.peak_bytes, d.config, d.at_least) for d in killers if d.peak_bytes)
     above = [found for found in known if found[0] > survivor[0]]
     counted = any(d.collectives is not None for d in killers)
@@ -186,15 +215,15 @@ def _line(platform: str, arm: str, survivor: tuple[float, str], killers: list[De
             lasted.setdefault(death.config, (death.config, death.peak_bytes, count))
     ordered = tuple(sorted(lasted.values(), key=lambda item: item[1]))
     return SurvivalLine(
-        platform=platform,
-        arm=arm,
+        platform=killers[0].platform,
+        arm=killers[0].arm,
         survivor=survivor[1],
         survivor_bytes=survivor[0],
         casualty=above[0][1] if above else None,
         casualty_bytes=above[0][0] if above else None,
         at_least=bool(above) and above[0][2],
         below=tuple(dict.fromkeys(c for peak, c, least in known if peak <= survivor[0] and not least)),
-        casualties=frozenset(death.config for death in killers),
+        points=tuple(points),
         lasted=ordered,
         unit="collectives completed" if counted else "steps begun",
         trend=rank_correlation([peak for _, peak, _ in ordered], [count for _, _, count in ordered]),

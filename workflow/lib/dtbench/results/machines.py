@@ -34,6 +34,12 @@ class Pairs:
     apart: bool
     """The runs are known to come from different machines only."""
 
+    @property
+    def machines(self) -> int | None:
+        """Machines that ran a pair; None where runs are paired by repeat."""
+        found = {machine for machine, _ in self.numerator if machine}
+        return len(found) or None
+
 
 def machines(records: Mapping[str, Record]) -> dict[str, str]:
     """Key -> machine, for records that say when they ran; a cited source's do not."""

@@ -13,6 +13,8 @@ BOOTSTRAP_RUNS = 5
 """From this many runs on a percentile bootstrap interval means something; below it the range is honest."""
 CONFIDENCE = 0.95
 RESAMPLES = 2000
+ENOUGH_MACHINES = 3
+"""From this many pairs of runs on different machines on, their range shows what machines do to a ratio."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +46,19 @@ class Ratio:
     tie: bool
     """The difference is inside the noise floor or the interval holds 1."""
     apart: bool = False
-    """No machine ran both cells: what one machine is faster than another is part of the value."""
+    """No machine ran both cells: part of the value is how much faster one machine is than the other."""
+    machines: int | None = None
+    """Machines that ran pairs; None: unknown, or `apart`."""
 
     @property
     def inverse(self) -> "Ratio":
         """The second cell over the first."""
-        return Ratio(1 / self.value, 1 / self.high, 1 / self.low, self.n, self.tie, self.apart)
+        return Ratio(1 / self.value, 1 / self.high, 1 / self.low, self.n, self.tie, self.apart, self.machines)
+
+    @property
+    def ranks(self) -> bool:
+        """Whether advice may rest on it: pairs of one machine, or enough pairs that their range shows the machines."""
+        return self.n >= (ENOUGH_MACHINES if self.apart else 1)
 
     def over(self, other: "Ratio", floor: float) -> "Ratio":
         """The quotient of two ratios; a tie when their ranges allow 1, both are ties, or it is inside the floor."""
@@ -95,11 +104,16 @@ def _bootstrap(values: tuple[float, ...]) -> tuple[float, float]:
 
 
 def paired_ratio(
-    numerator: Mapping[Key, float], denominator: Mapping[Key, float], floor: float, apart: bool = False
+    numerator: Mapping[Key, float],
+    denominator: Mapping[Key, float],
+    floor: float,
+    *,
+    apart: bool = False,
+    machines: int | None = None,
 ) -> Ratio | None:
     """Ratio of two cells: geometric middle of the ratios of pairs, tie when inside `floor` or across 1.
 
-    Both map what pairs them -> value. Pairs come from one machine or block, so what slows all of it cancels.
+    Both map the key of a pair -> value. A pair ran on one machine or in one block, so what slows both cancels.
     """
     if not numerator or not denominator:
         return None
@@ -112,7 +126,7 @@ def paired_ratio(
     low, high = (min(logs), max(logs)) if len(logs) < BOOTSTRAP_RUNS else bootstrap(logs)
     value, below, above = math.exp(middle), math.exp(low), math.exp(high)
     crosses = len(logs) > 1 and below <= 1.0 <= above
-    return Ratio(value, below, above, len(pairs), crosses or _inside(value, floor), apart)
+    return Ratio(value, below, above, len(pairs), crosses or _inside(value, floor), apart, machines)
 
 
 def _inside(ratio: float, floor: float) -> bool:
