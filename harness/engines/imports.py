@@ -1,7 +1,7 @@
 """What is changed about importing transformers: one model family comes without the rest of it.
 
 Measured with transformers 5.24 and torch 2.13, in CPU seconds of each rank of each run: importing Qwen2 takes 5.6 s
-as shipped and 2.7 s with all of this (1.4 s for the packages, the rest for the two detours). A causal LM uses none
+as shipped and 3.0 s with all of this (1.4 s for the packages, the rest for the two detours). A causal LM uses none
 of what is left out. tests/engines/test_imports.py fails when a release of transformers takes away the gain.
 """
 

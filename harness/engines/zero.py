@@ -30,7 +30,7 @@ _SHORT = {"float32": "fp32", "bfloat16": "bf16"}
 
 
 class _Unborn(nn.Module):
-    """Hands `zero.Init` one parameter at a time, so that each is partitioned before the next is drawn."""
+    """A module that gives `zero.Init` one parameter at a time: each is partitioned before the next is drawn."""
 
     def __init__(self, weights: Weights, model: nn.Module) -> None:
         super().__init__()
@@ -197,9 +197,15 @@ def _check(context: Context, settings: ZeroSettings) -> None:
     spec = context.spec
     require(spec, compute=(spec.numerics.parameter,), master=("float32",), optimizer_state=("float32",))
     if spec.optimizer.implementation == "deepspeed-cpu" and not settings.offload_optimizer:
-        raise SpecError("optimizer.implementation: 'deepspeed-cpu' needs offload_optimizer")
+        raise SpecError(
+            "optimizer.implementation: found 'deepspeed-cpu', which steps only on offloaded state; expected "
+            "offload_optimizer beside it, or another implementation"
+        )
     if spec.optimizer.implementation == "deepspeed-fused" and settings.offload_optimizer:
-        raise SpecError("optimizer.implementation: 'deepspeed-fused' cannot step on offloaded state")
+        raise SpecError(
+            "optimizer.implementation: found 'deepspeed-fused', which cannot step on offloaded state; expected "
+            "deepspeed-cpu or a torch implementation"
+        )
 
 
 def deepspeed_config(spec: RunSpec, settings: ZeroSettings, world_size: int) -> dict[str, Any]:

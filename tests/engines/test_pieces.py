@@ -1,4 +1,4 @@
-"""Data, weights, configuration and registry, each on its own in this process."""
+"""Data, weights, configuration and builders, each on its own in this process."""
 
 from collections.abc import Iterator
 from itertools import product
@@ -52,7 +52,7 @@ def drawn(order: str) -> dict[str, torch.Tensor]:
     return {name: p.detach() for name, p in model.named_parameters()}
 
 
-def test_weights_do_not_depend_on_the_order_in_which_pieces_are_drawn() -> None:
+def test_weights_do_not_depend_on_drawing_order() -> None:
     forward, backward = drawn("forward"), drawn("backward")
     assert forward.keys() == backward.keys()
     assert all(torch.equal(forward[name], backward[name]) for name in forward)
@@ -104,7 +104,7 @@ def test_float16_is_refused_with_the_reason(alone: None) -> None:
         build_engine(place)
 
 
-def test_a_setting_that_numerics_rule_out_names_the_role(alone: None) -> None:
+def test_numerics_an_engine_lacks_are_refused_by_role(alone: None) -> None:
     place = context("fsdp2-reshard", world_size=1, numerics__master="bfloat16")
     with pytest.raises(SpecError, match=r"numerics\.master"):
         build_engine(place)

@@ -34,7 +34,7 @@ def test_a_run_leaves_result_heartbeat_and_parity(tmp_path: Path) -> None:
         assert json.loads((tmp_path / f"parity-{rank}.json").read_text())["mismatches"] == []
 
 
-def test_a_matched_run_off_its_reference_is_stopped_before_timing(tmp_path: Path) -> None:
+def test_a_loss_off_its_reference_stops_the_run(tmp_path: Path) -> None:
     spec = make_spec("ddp", model__config=SMALL, **STEPS, protocol__reference_loss=[1.0, 1.0])
     (tmp_path / "spec.json").write_text(json.dumps(encode(spec)))
     finished = torchrun("-m", "harness.worker", "--spec", str(tmp_path / "spec.json"), "--out", str(tmp_path))

@@ -14,7 +14,7 @@ torch.empty(600 * 2**20, dtype=torch.uint8)
 """
 
 
-def test_what_fits_is_given_and_what_does_not_is_refused() -> None:
+def test_allocations_beyond_the_cap_are_refused() -> None:
     child = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)
     assert child.returncode == 1
     grown = int(child.stdout.split()[1])

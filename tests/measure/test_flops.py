@@ -31,7 +31,7 @@ def test_attention_term_in_both_conventions() -> None:
     assert full - half == 3 * 36 * 16 * 256 * 2048
 
 
-def test_a_token_costs_six_flops_per_matrix_weight_without_attention() -> None:
+def test_a_token_costs_six_flops_per_matrix_weight() -> None:
     shape = shape_of(config("tiny"))
     assert shape is not None
     near_zero = flops_per_token(config("tiny"), 1, causal=True)
@@ -39,7 +39,7 @@ def test_a_token_costs_six_flops_per_matrix_weight_without_attention() -> None:
 
 
 @pytest.mark.parametrize("name", ["h200", "NVIDIA H200"])
-def test_a_card_is_known_by_both_of_its_names(name: str) -> None:
+def test_a_card_is_known_by_both_names(name: str) -> None:
     assert peak_flops(name) == 989.4 * TERA
 
 

@@ -26,7 +26,7 @@ def ledger(config: str, **changes: object) -> Ledger:
 
 
 @pytest.mark.parametrize("config", PUBLISHED_A100_GB)
-def test_prediction_comes_within_a_quarter_of_the_published_peaks(config: str) -> None:
+def test_predicted_peaks_are_near_the_published_ones(config: str) -> None:
     found = ledger(
         config,
         arm="defaults",
@@ -38,7 +38,7 @@ def test_prediction_comes_within_a_quarter_of_the_published_peaks(config: str) -
     assert peak_gb == pytest.approx(PUBLISHED_A100_GB[config], rel=0.25)
 
 
-def test_prediction_of_what_fits_a_card_counts_the_moment_when_backward_begins() -> None:
+def test_the_peak_counts_the_start_of_backward() -> None:
     # Measured on two H200s: micro-batch 9 fits (139.8 GB at its peak), 10 does not.
     def peak_gb(micro_batch: int) -> float:
         spec = make_spec(
@@ -77,5 +77,5 @@ def test_activations_grow_with_tokens_and_shrink_with_checkpointing() -> None:
     assert ledger("ddp", model__activation_checkpointing=True).activations < one / 10
 
 
-def test_a_model_that_cannot_be_counted_has_no_ledger() -> None:
+def test_an_unknown_model_type_has_no_ledger() -> None:
     assert predict(make_spec("ddp", model__config=SMALL | {"model_type": "mamba"})) is None

@@ -29,11 +29,11 @@ def test_each_broken_promise_is_named(role: str) -> None:
     assert str(mismatch).startswith(f"{role}: promised ") and "float8" in str(mismatch)
 
 
-def test_a_tensor_the_engine_does_not_hold_breaks_nothing() -> None:
+def test_a_tensor_never_held_is_no_mismatch() -> None:
     assert numerics_mismatches(make_spec("zero-3"), structs.replace(KEPT, parameter="bfloat16", master=None)) == []
 
 
-def test_tokens_are_those_of_all_ranks_and_micro_steps() -> None:
+def test_tokens_count_all_ranks_and_micro_steps() -> None:
     spec = make_spec("ddp", data__gradient_accumulation=2)
     assert token_mismatches(spec, 2 * 2 * 64) == []
     assert token_mismatches(spec, 2 * 64) != []

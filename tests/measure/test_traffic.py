@@ -33,7 +33,7 @@ def test_shares_are_disjoint_and_add_up() -> None:
     assert figures["nccl_share"] == pytest.approx(30 / (30 + 50))
 
 
-def test_two_streams_of_collectives_count_once_as_busy_and_twice_in_total() -> None:
+def test_overlapping_collectives_count_once_as_busy_time() -> None:
     kernels = [event("kernel", "ncclDevKernel_AllGather_RING_LL", start, start + 40) for start in (0, 20)]
     figures = summarize(read_trace([WINDOW, *kernels]), steps=1)
     assert figures["comm_busy_s"] == pytest.approx(60e-6)
@@ -48,7 +48,7 @@ def test_payload_is_read_from_the_kernel() -> None:
     assert table["allgather"]["dtypes"] == ["bfloat16"]
 
 
-def test_a_payload_that_the_trace_does_not_tell_is_null_not_zero() -> None:
+def test_a_payload_missing_from_the_trace_is_null() -> None:
     timeline = read_trace([WINDOW, event("kernel", "ncclDevKernel_AllReduce_Sum_f32_RING_LL", 0, 8)])
     assert by_kind(timeline.collectives, None, 1)["allreduce"]["payload_bytes"] is None
 
@@ -68,6 +68,6 @@ def test_straggler_wait_is_own_minus_the_shortest() -> None:
     assert straggler_waits(own, ranks) == [4.0, 0.0]
 
 
-def test_ranks_that_ran_other_sequences_have_no_straggler_wait() -> None:
+def test_different_sequences_have_no_straggler_wait() -> None:
     ranks = [[("allreduce", 5.0)], [("broadcast", 1.0)]]
     assert straggler_waits(collectives(5.0), ranks) is None
