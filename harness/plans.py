@@ -10,6 +10,7 @@ from msgspec import structs
 from harness.contract import exitcodes
 from harness.contract.codec import decode, read_json
 from harness.contract.errors import DeliveryError, SpecError
+from harness.contract.files import write_atomically
 from harness.contract.frontier import Bounds, Frontier, FrontierPlan, FrontierSpec, Over, Predict, Probe, Rung
 from harness.contract.outcome import outcome
 from harness.contract.spec import RunSpec, parse_spec
@@ -180,7 +181,7 @@ def _find(wanted: FrontierSpec, out: Path, until_s: float, predict: Predict) -> 
             raise
         say(f"{_where(wanted)}: left out: {error}; a second call goes on from here")
         return
-    folder.write_atomically(out / RESULT, json.dumps(found.to_json(), indent=1) + "\n")
+    write_atomically(out / RESULT, json.dumps(found.to_json(), indent=1) + "\n")
     say(sentence(found))
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.contract.codec import encode
+from harness.contract.files import write_atomically
 from harness.contract.heartbeat import HeartbeatWriter
 from harness.contract.spec import RunSpec, read_spec
 from harness.faults import Injector
@@ -44,13 +45,8 @@ def _arguments() -> argparse.Namespace:
 
 
 def write_json(path: Path, value: object) -> None:
-    """Write JSON atomically: readers see the whole file or none."""
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("w", encoding="utf-8") as file:
-        json.dump(encode(value), file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+    """Write JSON; readers see the whole file or none."""
+    write_atomically(path, json.dumps(encode(value), indent=1), durable=True)
 
 
 def main() -> int:

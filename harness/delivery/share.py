@@ -21,10 +21,11 @@ from msgspec import structs
 from harness.contract.codec import read_json
 from harness.contract.diagnosis import Diagnosis
 from harness.contract.errors import HarnessError, clip
+from harness.contract.files import write_atomically
 from harness.contract.record import Environment, Record, read_record
 from harness.contract.spec import Arm
 from harness.diagnosis.redact import Redactor
-from harness.supervisor.folder import RECORD, list_files, write_atomically, write_record
+from harness.supervisor.folder import RECORD, list_files, write_record
 from harness.supervisor.progress import say
 
 NOTE = "logs redacted for publication"

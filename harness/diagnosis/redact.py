@@ -6,12 +6,12 @@ Equal things get equal stand-ins, so that the log still says which host or path 
 import re
 from collections.abc import Callable
 
+from harness.contract.variables import SECRET_NAME, SECRET_VALUE
+
 _SYSTEM = r"(?:usr|opt/conda|lib|lib64|bin|etc|proc|sys|dev|pytorch|third_party)(?:/|$)"
 _RULES: tuple[tuple[str, re.Pattern[str]], ...] = (
-    ("token", re.compile(
-        r"\b(?:hf_[A-Za-z0-9]{10,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{10,}|sk-[\w-]{16,}"
-        r"|xox[abpr]-[\w-]{10,}|AKIA[A-Z0-9]{12,}|AIza[\w-]{30,}|ya29\.[\w.-]{20,}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]+"
-        r"|[0-9a-f]{40}(?![0-9a-f]))")),
+    ("token", SECRET_VALUE),
+    ("variable", re.compile(r"\b([A-Z][A-Z0-9_]+)=([\"']?)([^\s\"',;<]{4,})")),
     ("secret", re.compile(
         r"(?i)((?:token|secret|passw(?:or)?d|api[_-]?key|authorization|credential\w*|wandb_key)[\"']?\s*[:=]\s*"
         r"(?:bearer |basic )?[\"']?)([^\s\"',;]{4,})")),
@@ -52,6 +52,8 @@ class Redactor:
 
     def _stand_in(self, kind: str) -> Callable[[re.Match[str]], str]:
         def replace(match: re.Match[str]) -> str:
+            if kind == "variable":
+                return f"{match[1]}={match[2]}<secret>" if SECRET_NAME.search(match[1]) else match[0]
             if kind == "secret":
                 return f"{match[1]}<secret>"
             found = match[0]

@@ -15,7 +15,7 @@ from typing import Any
 
 from harness.contract.record import Environment
 from harness.contract.units import GIB
-from harness.contract.variables import SECRET_NAME, SECRET_VALUE
+from harness.contract.variables import SECRET_NAME, holds_secret
 
 SOURCE_ROOT = Path(__file__).resolve().parents[2]
 CGROUP_CPU = Path("/sys/fs/cgroup/cpu.max")
@@ -42,7 +42,7 @@ def public_variables(variables: Mapping[str, str]) -> dict[str, str]:
     for name in sorted(variables):
         if name.startswith(PREFIXES) and not name.startswith(NOISE) and not SECRET_NAME.search(name):
             value = variables[name]
-            public[name] = REMOVED if SECRET_VALUE.search(value) else PATH.sub("<path>", value)
+            public[name] = REMOVED if holds_secret(value) else PATH.sub("<path>", value)
     return public
 
 

@@ -21,8 +21,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from harness.contract import exitcodes
+from harness.contract.files import write_atomically
 from harness.supervisor.environment import installed_versions, usable_cores
-from harness.supervisor.folder import write_atomically
 from harness.supervisor.progress import say
 
 ABANDONED_S = 600

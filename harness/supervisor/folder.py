@@ -7,7 +7,6 @@ import gzip
 import hashlib
 import json
 import os
-import secrets
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import BinaryIO
 from msgspec import structs
 
 from harness.contract.errors import DeliveryError, HarnessError, SpecError
+from harness.contract.files import write_atomically
 from harness.contract.record import File, Record, read_record
 from harness.contract.spec import RunSpec
 from harness.supervisor.processes import Cancelled, Signals
@@ -129,7 +129,7 @@ def _prepare(out: Path, spec: RunSpec) -> None:
     with contextlib.suppress(FileNotFoundError):
         (out / RECORD).replace(out / TORN)
     for name in (RECORD, SPEC, CHOSEN, RESERVE, "telemetry.jsonl"):
-        for path in (out / name, *out.glob(f"{name}.*.part")):
+        for path in (out / name, *out.glob(f".{name}.*.part")):
             path.unlink(missing_ok=True)
     for folder in (*out.glob("try-*"), *out.glob("trial-*")):
         shutil.rmtree(folder)
@@ -143,33 +143,13 @@ def _prepare(out: Path, spec: RunSpec) -> None:
 
 def write_spec(path: Path, spec: RunSpec) -> None:
     """Write a spec as the ranks read it."""
-    write_atomically(path, json.dumps(spec.to_json(), indent=1) + "\n")
+    write_atomically(path, json.dumps(spec.to_json(), indent=1) + "\n", durable=True)
 
 
 def empty(place: Path) -> None:
     """A fresh folder for one launch of a try."""
     shutil.rmtree(place, ignore_errors=True)
     (place / "flight-recorder").mkdir(parents=True)
-
-
-def write_atomically(path: Path, content: str | bytes) -> None:
-    """Put `content` at `path` in one step: readers see the old file, none or the whole new one."""
-    raw = content.encode() if isinstance(content, str) else content
-    part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
-    try:
-        with open(part, "wb") as file:
-            file.write(raw)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    except OSError:
-        part.unlink(missing_ok=True)
-        raise
-    descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def one_line(record: Record) -> str:
@@ -187,7 +167,7 @@ def write_record(out: Path, record: Record) -> None:
     text = text_of(record)
     (out / RESERVE).unlink(missing_ok=True)
     try:
-        write_atomically(out / RECORD, text)
+        write_atomically(out / RECORD, text, durable=True)
     except OSError as error:
         print(RECORD_LINE + one_line(record), flush=True)
         raise DeliveryError(

@@ -84,9 +84,9 @@ def _report(folder: str, rank: int, status: int) -> None:
     }
     path = f"{folder}/exit-{rank}.json"
     try:
-        with open(path + ".part", "w") as file:
+        # Not atomic: the supervisor reads it when this process has ended, and takes half a file for none.
+        with open(path, "w") as file:
             json.dump(fields, file)
-        os.replace(path + ".part", path)  # noqa: PTH105 - pathlib would double the start-up time
     except OSError as error:
         print(f"{path}: not written: {error}", file=sys.stderr)
 

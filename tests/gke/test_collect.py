@@ -15,7 +15,7 @@ from snakemake_executor_plugin_gke.collect import collect
 from snakemake_executor_plugin_gke.errors import Damaged, Missing, Refused, Unavailable
 
 from harness.contract.diagnosis import Diagnosis
-from harness.contract.parts import part_of
+from harness.contract.files import part_of
 from harness.contract.record import RECORD_VERSION, File, Record, read_record
 from tests.gke.specs import make_spec
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from dtbench.results.rediagnose import mend_diagnoses
-from dtbench.study.files import write_text
 from dtbench.study.matrix import Matrix, load_matrix
 from harness.contract.errors import HarnessError
+from harness.contract.files import write_atomically
 
 STAMPS = ("tables", "document")
 """Rules whose outputs targets of other names (`report`, `aggregate`) also write, unseen by Snakemake."""
@@ -42,7 +42,7 @@ def run(snakemake: Any, work: Callable[[Matrix, Path], object]) -> None:
         for figure in snakemake.output.get("figures") or ():
             Path(figure).touch()
         if stamp := snakemake.output.get("stamp"):
-            write_text(Path(stamp), matrix.digest + "\n")
+            write_atomically(Path(stamp), matrix.digest + "\n")
     except HarnessError as error:
         sys.exit(str(error))
     except Exception as error:

@@ -2,13 +2,12 @@
 
 import hashlib
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
 from harness.contract.errors import SpecError
-from harness.contract.parts import part_of, remove_leftovers
+from harness.contract.files import part_of, remove_leftovers, write_atomically
 from harness.contract.record import File, Record, parse_record
 from harness.contract.spec import RunSpec
 
@@ -55,7 +54,7 @@ def collect(
             ) from None
     if not ready(record):
         return None
-    write_atomically(folder / "record.json", raw)
+    write_atomically(folder / "record.json", raw, durable=True)
     return record
 
 
@@ -123,23 +122,9 @@ def check_paths(record: Record, where: str) -> None:
         folders |= above
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file so that a reader, or a kill at any moment, finds the old content or the new."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = part_of(path)
-    try:
-        with open(part, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
-
-
 def write_json(path: Path, value: Any) -> None:
     """Write JSON atomically, readable and with a final newline."""
-    write_atomically(path, (json.dumps(value, indent=1, sort_keys=True) + "\n").encode())
+    write_atomically(path, json.dumps(value, indent=1, sort_keys=True) + "\n", durable=True)
 
 
 def _sha256(path: Path) -> str:

@@ -12,9 +12,9 @@ from typing import Any
 from harness.contract.codec import canonical
 from harness.contract.errors import SpecError
 from harness.contract.exitcodes import CONFIG, DELIVERY, PREEMPTED
+from harness.contract.files import write_atomically
 from harness.contract.spec import RunSpec
 
-from .collect import write_atomically
 from .settings import ExecutorSettings
 
 MANAGED_BY = "snakemake-executor-plugin-gke"

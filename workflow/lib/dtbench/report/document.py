@@ -18,8 +18,8 @@ from dtbench.results.comparison import Results
 from dtbench.results.deaths import find_deaths, memory_needs, survival_lines
 from dtbench.results.rediagnose import load_diagnosed
 from dtbench.results.runs import MISSING, Loaded, readable, say_problems
-from dtbench.study.files import write_text
 from dtbench.study.matrix import Matrix
+from harness.contract.files import write_atomically
 from harness.contract.outcome import OUTCOMES
 
 ARMS = {
@@ -88,10 +88,10 @@ def write_report(matrix: Matrix, results_folder: Path) -> Path:
         if old.stem not in figures:
             old.unlink()
     for name, svg in figures.items():
-        write_text(results_folder / "figures" / f"{name}.svg", svg)
-    write_text(results_folder / "report.html", render("report.html.j2", context | {"figures": figures}))
+        write_atomically(results_folder / "figures" / f"{name}.svg", svg)
+    write_atomically(results_folder / "report.html", render("report.html.j2", context | {"figures": figures}))
     report = results_folder / "report.md"
-    write_text(report, render("report.md.j2", context | {"figures": figures}))
+    write_atomically(report, render("report.md.j2", context | {"figures": figures}))
     return report
 
 

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from dtbench.study.files import write_text
 from dtbench.study.matrix import Matrix
 from harness.contract.codec import encode
 from harness.contract.errors import SpecError
+from harness.contract.files import write_atomically
 from harness.contract.frontier import (
     Frontier,
     FrontierPlan,
@@ -52,7 +52,7 @@ def frontier_specs(matrix: Matrix) -> dict[str, FrontierSpec]:
 def write_frontier_plan(matrix: Matrix, results: Path) -> None:
     """Write frontier-plan.json, which `python -m harness frontier PLAN RESULTS` works through without Snakemake."""
     plan = FrontierPlan(frontiers=tuple(frontier_specs(matrix).values()))
-    write_text(results / "frontier-plan.json", json.dumps(encode(plan), indent=1) + "\n")
+    write_atomically(results / "frontier-plan.json", json.dumps(encode(plan), indent=1) + "\n")
 
 
 class FrontierRow(NamedTuple):

@@ -84,6 +84,6 @@ def write_csv(rows: Iterable[dict[str, Any]], path: Path) -> None:
     """Write rows with pandas, atomically."""
     import pandas as pd
 
-    from dtbench.study.files import write_text
+    from harness.contract.files import write_atomically
 
-    write_text(path, pd.DataFrame(list(rows)).to_csv(index=False, lineterminator="\n"))
+    write_atomically(path, pd.DataFrame(list(rows)).to_csv(index=False, lineterminator="\n"))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dtbench.study.files import write_text
+from harness.contract.files import write_atomically
 from dtbench.study.matrix import Matrix, at, load_matrix
 from harness.contract.diagnosis import Diagnosis, Evidence
 from harness.contract.measured import Measured, Memory
@@ -210,7 +210,7 @@ def main(root: Path) -> None:
         shutil.rmtree(results / platform, ignore_errors=True)
     for record in records(matrix):
         text = json.dumps(record.to_json(), indent=1)
-        write_text(results / record.spec.path() / "record.json", text + "\n")
+        write_atomically(results / record.spec.path() / "record.json", text + "\n")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from dtbench.study.files import write_text
+from harness.contract.files import write_atomically
 from dtbench.study.matrix import Matrix
 from dtbench.results.runs import (
     DIAGNOSES,
@@ -34,7 +34,7 @@ def write_diagnoses(matrix: Matrix, results: Path) -> None:
         path: encode(Reread(record=record_digest(results / path / "record.json"), diagnosis=diagnosis))
         for path, diagnosis in rediagnosed(readable(load_runs(matrix, results)), results)
     }
-    write_text(results / DIAGNOSES, json.dumps(found, indent=1, sort_keys=True) + "\n")
+    write_atomically(results / DIAGNOSES, json.dumps(found, indent=1, sort_keys=True) + "\n")
 
 
 def mend_diagnoses(matrix: Matrix, results: Path) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dtbench.study.files import write_text
+from harness.contract.files import write_atomically
 from dtbench.study.matrix import at
 from harness.contract.errors import SpecError, nearest
 from harness.contract.outcome import OUTCOMES
@@ -131,5 +131,5 @@ def missing(results: Path, plan: dict[str, RunSpec]) -> list[RunSpec]:
 def write_plan(runs: Iterable[RunSpec], results: Path, again: frozenset[str] = frozenset()) -> None:
     """Write plan.json: the missing runs in the order to launch them."""
     specs = [spec.to_json() for spec in missing(results, wanted(results, runs, again))]
-    write_text(results / "plan.json", json.dumps({"specs": specs}, indent=1) + "\n")
+    write_atomically(results / "plan.json", json.dumps({"specs": specs}, indent=1) + "\n")
     print(f"{len(specs)} missing runs: {results / 'plan.json'}")

@@ -1,6 +1,5 @@
-"""Reading what people write: YAML with its mistakes named; finding it by name; atomic writing."""
+"""Reading what people write: YAML with its mistakes named; finding it by name."""
 
-import glob
 import os
 import re
 from pathlib import Path
@@ -9,7 +8,6 @@ from typing import Any
 import yaml
 
 from harness.contract.errors import SpecError, nearest, show
-from harness.contract.parts import part_of, remove_leftovers
 
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -70,19 +68,6 @@ def read_mapping(path: Path) -> dict[str, Any]:
         if not isinstance(key, str):
             raise SpecError(f"{path}: found the key {key!r}, expected a text")
     return plain
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file so that a reader sees the old text or the new one, never half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    remove_leftovers(path.parent.glob(f".{glob.escape(path.name)}.*.part"))
-    # Two calls at once write the same file: none may put the other's half into place.
-    part = part_of(path)
-    try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def is_file(path: Path) -> bool:

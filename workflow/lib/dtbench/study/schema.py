@@ -16,10 +16,10 @@ from typing import Any
 import msgspec
 
 from dtbench.study.definition import Study
-from dtbench.study.files import write_text
 from dtbench.study.platforms import PlatformEntry
 from harness.contract.codec import LARGEST_FLOAT, LARGEST_INT, Name, defaults_of, encode, fields_of
 from harness.contract.diagnosis import Diagnosis
+from harness.contract.files import write_atomically
 from harness.contract.record import Record
 from harness.contract.spec import RunSpec
 
@@ -127,7 +127,7 @@ def _by_name(schema: dict[str, Any]) -> dict[str, Any]:
 def main(root: Path) -> None:
     """Write every schema."""
     for name, schema in schemas().items():
-        write_text(root / "workflow" / "schemas" / f"{name}.schema.json", json.dumps(schema, indent=2) + "\n")
+        write_atomically(root / "workflow" / "schemas" / f"{name}.schema.json", json.dumps(schema, indent=2) + "\n")
 
 
 if __name__ == "__main__":
