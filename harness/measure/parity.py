@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.contract.measured import Found
+from harness.contract.parity import loss_differences
 from harness.contract.spec import RunSpec
 
 OPTIMIZER_CLASSES = {
@@ -52,10 +53,8 @@ def loss_mismatches(reference: Sequence[float] | None, losses: Sequence[float], 
     if reference is None:
         return []
     tolerance = spec.protocol.parity_tolerance
-    steps = min(len(reference), len(losses), spec.protocol.parity_steps)
     return [
         Mismatch(f"loss of step {i}", f"{reference[i]:.6g} within {tolerance:.2%}", f"{losses[i]:.6g}")
-        for i in range(steps)
-        # Written so that a NaN is a mismatch too.
-        if not abs(losses[i] - reference[i]) <= tolerance * abs(reference[i])
+        for i, difference in enumerate(loss_differences(losses, reference, spec.protocol.parity_steps))
+        if difference > tolerance
     ]

@@ -1,17 +1,15 @@
 """Start the supervisor in this very process, so that it never outlives the Snakemake that asked for it."""
 
 import contextlib
-import ctypes
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-PR_SET_PDEATHSIG = 1
+from harness.process import die_with_parent
 
 
 def become_supervisor(spec: Mapping[str, Any], record: str, log: str) -> NoReturn:
@@ -28,7 +26,9 @@ def become_search(spec: Mapping[str, Any], result: str, options: Sequence[str], 
 
 
 def _become(command: str, spec: Mapping[str, Any], out: Path, options: Sequence[str], log: str) -> NoReturn:
-    _die_with_parent()
+    # SIGKILL, since a supervisor that is asked to stop would write a record. The parent is Snakemake itself: bash, from
+    # 5.1 on, replaces itself by the last command it is given.
+    die_with_parent(os.getppid())
     words = out.with_name(f"{out.name}.log")
     _link(Path(log), words)
     _tee(words)
@@ -37,14 +37,6 @@ def _become(command: str, spec: Mapping[str, Any], out: Path, options: Sequence[
     os.write(descriptor, json.dumps(spec).encode())
     arguments = [command, f"/proc/self/fd/{descriptor}", str(out), *options]
     os.execv(sys.executable, [sys.executable, "-m", "harness", *arguments])
-
-
-def _die_with_parent() -> None:
-    """Ask for SIGKILL when the parent dies; a supervisor that is asked to stop would write a record instead.
-
-    The parent is Snakemake itself: bash, from 5.1 on, replaces itself by the last command it is given.
-    """
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _link(log: Path, words: Path) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from harness.contract.codec import digest
+from harness.contract.parity import loss_differences
 from harness.contract.record import Record
 from harness.contract.spec import RunSpec
 
@@ -70,15 +71,8 @@ def references(records: Iterable[Record]) -> dict[str, list[float]]:
 
 def compare(loss: Sequence[float], reference: Sequence[float], *, steps: int, tolerance: float) -> Parity | None:
     """Compare the first `steps` losses; None when there is nothing to compare."""
-    pairs = list(zip(loss, reference, strict=False))[:steps]
-    if not pairs:
+    differences = loss_differences(loss, reference, steps)
+    if not differences:
         return None
-    differences = [_relative(found, expected) for found, expected in pairs]
-    worst = max(range(len(pairs)), key=differences.__getitem__)
-    return Parity(differences[worst], worst, len(pairs), tolerance, *pairs[worst])
-
-
-def _relative(found: float, expected: float) -> float:
-    if not (math.isfinite(found) and math.isfinite(expected)):
-        return math.inf
-    return abs(found - expected) / max(abs(expected), 1e-12)
+    worst = max(range(len(differences)), key=differences.__getitem__)
+    return Parity(differences[worst], worst, len(differences), tolerance, loss[worst], reference[worst])
