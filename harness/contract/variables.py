@@ -6,7 +6,7 @@ Standard library only: the diagnosis redacts logs by it on a bare Python.
 import re
 from collections.abc import Mapping
 
-from harness.contract.errors import SpecError
+from harness.contract.errors import SpecError, show
 
 SECRET_VALUES = {
     "Hugging Face": r"hf_[A-Za-z0-9]{10,}",
@@ -40,7 +40,7 @@ def check_variables(variables: Mapping[str, str]) -> None:
     """Refuse what no process can be given. Raises SpecError naming the variable."""
     for name, value in variables.items():
         if not name or "=" in name or not _passes(name):
-            raise SpecError(f"environment: found the name {name[:80]!r}, expected text without '=' and NUL characters")
+            raise SpecError(f"environment: found the name {show(name)}, expected text without '=' and NUL characters")
         if not _passes(value):
             raise SpecError(f"environment.{name}: found a NUL character or half of a surrogate pair, expected text")
 
