@@ -12,7 +12,6 @@ from harness.contract.codec import (
     NotNegativeInt,
     PositiveFloat,
     PositiveInt,
-    decode,
     decode_file,
 )
 from harness.contract.outcome import outcome
@@ -95,8 +94,6 @@ class RankResult(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     preflight: dict[str, Any] | None = None
     ledger: dict[str, Any] | None = None
     """Predicted memory by part, bytes: `harness/measure/ledger.py`."""
-    search: list[dict[str, Any]] | None = None
-    """Trials of the tuned arm."""
     frontier: list[dict[str, Any]] | None = None
     """Rungs of the ladder that were tried: size, fits, peak bytes, step seconds."""
 
@@ -158,14 +155,10 @@ class Measured(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     profile: dict[str, Any] | None = None
     preflight: dict[str, Any] | None = None
     ledger: dict[str, Any] | None = None
-    search: list[dict[str, Any]] | None = None
-    """Trials of the tuned arm, each a `Trial`; one of them `kept`."""
+    search: list[Trial] | None = None
+    """Trials of the tuned arm, one of them `kept`."""
     frontier: list[dict[str, Any]] | None = None
     """Rungs of the ladder that were tried: size, fits, peak bytes, step seconds."""
-
-    def __post_init__(self) -> None:
-        for index, trial in enumerate(self.search or ()):
-            decode(Trial, trial, f"search[{index}]")
 
 
 def read_rank_result(path: Path) -> RankResult:

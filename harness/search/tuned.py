@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import structs
 
 from harness.contract.engines import resolve_settings
+from harness.contract.measured import Trial
 from harness.contract.record import Record
 from harness.contract.spec import RunSpec
 
@@ -23,7 +24,7 @@ class Choice:
 
     spec: RunSpec
     """The spec to measure: the given one with the kept settings, and no trials."""
-    trials: list[dict[str, Any]]
+    trials: list[Trial]
     """Every trial, for the record."""
     note: str
 
@@ -41,7 +42,7 @@ def tune(
     Each trial gets an equal share of the time that is left, and the measured run gets one more share, so that no trial
     uses up the time of another. A trial that fails is a result too. `say` prints one line of progress.
     """
-    trials: list[dict[str, Any]] = []
+    trials: list[Trial] = []
     count = len(spec.protocol.trials)
     # All specs first: an impossible setting must be refused before any trial starts.
     specs = [trial_spec(spec, settings) for settings in spec.protocol.trials]
@@ -54,10 +55,9 @@ def tune(
         record = run(specs[index - 1], out / f"trial-{index}", until_s)
         trials.append(_entry(settings, record))
         say(f"  trial {index}/{count}: {_result(trials[-1])}")
-    best = max((t for t in trials if t["tokens_per_s"]), key=lambda t: t["tokens_per_s"], default=None)
-    if best is not None:
-        best["kept"] = True
-    return Choice(spec=chosen_spec(spec, best["settings"] if best else {}), trials=trials, note=_note(trials, count))
+    best = max((t for t in trials if t.tokens_per_s), key=lambda t: t.tokens_per_s or 0, default=None)
+    trials = [structs.replace(trial, kept=trial is best) for trial in trials]
+    return Choice(spec=chosen_spec(spec, best.settings if best else {}), trials=trials, note=_note(trials, count))
 
 
 def trial_spec(spec: RunSpec, settings: dict[str, Any]) -> RunSpec:
@@ -89,29 +89,29 @@ def describe(settings: dict[str, Any]) -> str:
     return ", ".join(f"{name}={json.dumps(value)}" for name, value in settings.items()) or "as given"
 
 
-def _entry(settings: dict[str, Any], record: Record) -> dict[str, Any]:
+def _entry(settings: dict[str, Any], record: Record) -> Trial:
     measured = record.measured if record.outcome == "ok" else None
     memory = measured.memory if measured else None
-    return {
-        "settings": dict(settings),
-        "outcome": record.outcome,
-        "sentence": record.diagnosis.sentence,
-        "tokens_per_s": measured.tokens_per_s if measured else None,
-        "step_time_s": measured.step_time_s if measured else None,
-        "peak_allocated_bytes": memory.peak_allocated_bytes if memory else None,
-        "wall_s": record.wall_s,
-        "kept": False,
-    }
+    return Trial(
+        settings=settings,
+        outcome=record.outcome,
+        sentence=record.diagnosis.sentence,
+        tokens_per_s=measured.tokens_per_s if measured else None,
+        step_time_s=measured.step_time_s if measured else None,
+        peak_allocated_bytes=memory.peak_allocated_bytes if memory else None,
+        wall_s=record.wall_s,
+        kept=False,
+    )
 
 
-def _result(trial: dict[str, Any]) -> str:
-    speed = trial["tokens_per_s"]
-    return f"{trial['outcome']}: {trial['sentence']}" if speed is None else f"ok: {speed:,.0f} tok/s"
+def _result(trial: Trial) -> str:
+    speed = trial.tokens_per_s
+    return f"{trial.outcome}: {trial.sentence}" if speed is None else f"ok: {speed:,.0f} tok/s"
 
 
-def _note(trials: list[dict[str, Any]], count: int) -> str:
-    kept = next((t for t in trials if t["kept"]), None)
+def _note(trials: list[Trial], count: int) -> str:
+    kept = next((t for t in trials if t.kept), None)
     ran = f"{len(trials)} of {count} trials ran"
     if kept is None:
         return f"tuned: no trial ended ok ({ran}); measured with the settings as given"
-    return f"tuned: kept {describe(kept['settings'])} ({kept['tokens_per_s']:,.0f} tok/s in its trial; {ran})"
+    return f"tuned: kept {describe(kept.settings)} ({kept.tokens_per_s:,.0f} tok/s in its trial; {ran})"

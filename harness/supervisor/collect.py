@@ -89,7 +89,6 @@ def merge(
         profile=merge_profiles([r.profile for r in results if r.profile]),
         preflight=merge_preflights([r.preflight for r in results if r.preflight]),
         ledger=first.ledger,
-        search=first.search,
         frontier=first.frontier,
     )
 

@@ -1,5 +1,7 @@
 """The record: round trip, closed outcomes, version and consistency refused by key."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,10 +11,11 @@ from harness.contract.errors import SpecError
 from harness.contract.heartbeat import LINE_BYTES, HeartbeatWriter, read_heartbeat
 from harness.contract.measured import Measured
 from harness.contract.outcome import OUTCOMES, REMEDIES, outcome
-from harness.contract.record import Record, Try, parse_record
+from harness.contract.record import Record, Try, parse_record, read_record
 from harness.contract.spec import parse_spec
 from tests.contract.test_spec import PLAIN
 
+ROOT = Path(__file__).resolve().parents[2]
 DESIGN_SECTION_7 = """
 ok cuda_oom cuda_oom_fragmentation host_oom collective_wedge wedge_masking_oom preemption launcher_args
 config_error import_error rendezvous nccl_init cuda_error gpu_hardware driver_mismatch shm_exhausted disk_full
@@ -34,6 +37,33 @@ def a_record(**changes: Any) -> Record:
 def test_a_record_survives_the_round_trip() -> None:
     record = a_record()
     assert parse_record(record.to_json()) == record
+
+
+def test_every_stored_record_keeps_its_path_and_hash() -> None:
+    paths = sorted((ROOT / "results").rglob("record.json"))
+    assert len(paths) > 100
+    for path in paths:
+        record = read_record(path)
+        assert record.spec_hash == record.spec.hash(), path
+        folder = path.parent.relative_to(ROOT / "results")
+        if "frontier" in folder.parts:  # there a probe's folder is its hash alone
+            assert folder.parent.name == record.spec.run_hash()[:12]
+        elif not folder.name.startswith("trial-"):
+            assert folder == Path(folder.parts[0], record.spec.path())
+
+
+def test_losses_that_are_not_numbers_stay_readable(tmp_path: Path) -> None:
+    plain = a_record(measured=Measured(loss=[float("nan"), float("inf")])).to_json()
+    (tmp_path / "record.json").write_text(json.dumps(plain))
+    measured = read_record(tmp_path / "record.json").measured
+    assert measured is not None and [str(loss) for loss in measured.loss] == ["nan", "inf"]
+
+
+def test_unknown_keys_of_a_diagnosis_are_refused() -> None:
+    plain = a_record().to_json()
+    plain["diagnosis"]["evidence"][0]["txt"] = "x"
+    with pytest.raises(SpecError, match=r"^diagnosis\.evidence\[0\]\.txt: unknown key; .*did you mean 'text'"):
+        parse_record(plain)
 
 
 def test_an_outcome_outside_the_list_is_refused_with_the_nearest() -> None:

@@ -15,6 +15,7 @@ from msgspec import structs
 from harness.contract.engines import CONFIGS, ENGINES, parse_settings, resolve_settings
 from harness.contract.errors import SpecError
 from harness.contract.frontier import Frontier, Probe, Rung, probe_spec
+from harness.contract.measured import Trial
 from harness.plans import read_frontier_plan
 from tests.dtbench.conftest import make_record, run_of, write_record
 
@@ -221,8 +222,8 @@ def test_the_report_shows_every_trial_and_which_was_kept(study: Load, tmp_path: 
         record = make_record(run_of(matrix, "fsdp2-reshard", repeat, arm="tuned"))
         assert record.measured is not None
         search = [
-            {"settings": {}, "outcome": "ok", "tokens_per_s": speed, "kept": True},
-            {"settings": {"compile": True}, "outcome": "jit_build", "tokens_per_s": None, "kept": False},
+            Trial(settings={}, outcome="ok", tokens_per_s=speed, kept=True),
+            Trial(settings={"compile": True}, outcome="jit_build", tokens_per_s=None, kept=False),
         ]
         measured = structs.replace(record.measured, search=search)
         write_record(tmp_path, structs.replace(record, measured=measured))

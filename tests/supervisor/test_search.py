@@ -58,7 +58,7 @@ def test_the_fastest_trial_is_kept_and_all_are_told() -> None:
     choice = choose({25.0: 100.0, 1.0: 90.0, 100.0: 120.0})
     assert choice.spec.engine.settings["bucket_cap_mb"] == 100.0
     assert choice.spec.protocol == structs.replace(SPEC.protocol, trials=())
-    assert [(t["settings"], t["tokens_per_s"], t["kept"]) for t in choice.trials] == [
+    assert [(t.settings, t.tokens_per_s, t.kept) for t in choice.trials] == [
         ({}, 100.0, False),
         ({"bucket_cap_mb": 1.0}, 90.0, False),
         ({"bucket_cap_mb": 100.0}, 120.0, True),
@@ -70,13 +70,13 @@ def test_a_trial_that_dies_is_data() -> None:
     choice = choose({25.0: 100.0, 1.0: None, 100.0: 90.0})
     assert choice.spec.engine.settings["bucket_cap_mb"] == 25.0
     dead = choice.trials[1]
-    assert (dead["outcome"], dead["sentence"], dead["tokens_per_s"]) == ("cuda_oom", "what happened", None)
+    assert (dead.outcome, dead.sentence, dead.tokens_per_s) == ("cuda_oom", "what happened", None)
 
 
 def test_when_all_die_the_settings_are_measured_as_given() -> None:
     choice = choose({25.0: None, 1.0: None, 100.0: None})
     assert choice.spec.engine == SPEC.engine
-    assert not any(t["kept"] for t in choice.trials)
+    assert not any(t.kept for t in choice.trials)
     assert "no trial ended ok" in choice.note
 
 
@@ -134,9 +134,9 @@ def test_a_tuned_run_measures_with_what_its_trials_chose(supervise: Callable[...
     assert record.measured is not None
     assert record.measured.search is not None
     kept, dead = record.measured.search
-    assert (kept["outcome"], kept["kept"]) == ("ok", True)
-    assert dead["outcome"] not in ("ok", "unknown"), "DDP cannot hold that number"
-    assert dead["tokens_per_s"] is None
+    assert (kept.outcome, kept.kept) == ("ok", True)
+    assert dead.outcome not in ("ok", "unknown"), "DDP cannot hold that number"
+    assert dead.tokens_per_s is None
     assert len(record.measured.step_times_s) == 4
     assert record.resolved is not None
     assert record.resolved["gradient_as_bucket_view"] is False
@@ -163,5 +163,5 @@ def test_ctrl_c_in_a_trial_ends_the_whole_run_with_a_record(supervise: Callable[
     record = tuned.record
     assert record.outcome == "user_cancelled"
     assert record.measured is not None
-    assert [t["outcome"] for t in record.measured.search or ()] == ["user_cancelled"], "no other trial was begun"
+    assert [t.outcome for t in record.measured.search or ()] == ["user_cancelled"], "no other trial was begun"
     assert record.measured.tokens_per_s is None

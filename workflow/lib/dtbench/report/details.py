@@ -11,6 +11,7 @@ from dtbench.results.cells import CellResult, number
 from dtbench.results.comparison import Results
 from dtbench.results.runs import Ended
 from dtbench.results.stats import summarize
+from harness.contract.measured import Trial
 from harness.contract.units import GB
 
 MS = 1000
@@ -122,18 +123,18 @@ def trial_rows(results: Results) -> list[TrialRow]:
 
 def _trials(result: CellResult) -> Iterable[TrialRow]:
     records = [run.newest.record for run in result.runs if run.newest]
-    groups: dict[str, list[dict[str, Any]]] = {}
+    groups: dict[str, list[Trial]] = {}
     for trial in (t for r in records if r.measured for t in r.measured.search or ()):
-        groups.setdefault(_settings_text(trial["settings"]), []).append(trial)
+        groups.setdefault(_settings_text(trial.settings), []).append(trial)
     for settings, trials in groups.items():
-        summary = summarize(t["tokens_per_s"] for t in trials)
+        summary = summarize(t.tokens_per_s for t in trials)
         yield TrialRow(
             *result.key,
             settings=settings,
             tokens_per_s=summary.median if summary else None,
-            kept=sum(bool(t["kept"]) for t in trials),
+            kept=sum(t.kept for t in trials),
             runs=len(trials),
-            outcomes=sorted({t["outcome"] for t in trials}),
+            outcomes=sorted({t.outcome for t in trials}),
         )
 
 
