@@ -92,6 +92,17 @@ def test_in_the_defaults_arm_the_difference_is_data(tmp_path: Path, study: Load)
     assert cell.parity_difference() == pytest.approx(0.9 / 7.0)
 
 
+def test_a_loss_that_is_not_finite_is_never_fastest(tmp_path: Path, study: Load) -> None:
+    matrix = study(GPU_STUDY.replace("[matched]", "[defaults]"))
+    for run in matrix.runs:
+        broken = run.identity.config == "zero-3"
+        loss = (8.0, math.nan, math.nan) if broken else REFERENCE
+        write_record(tmp_path, make_record(run, loss=loss, tokens_per_s=9000.0 if broken else 1000.0))
+    text = write_report(matrix, tmp_path).read_text()
+    assert "| 0/3 | numerics: The loss of step 1 is not finite. |" in text
+    assert "Failed: `zero-3` (numerics)." in text
+
+
 def test_the_reference_may_have_run_on_another_platform_with_as_many_ranks(tmp_path: Path, study: Load) -> None:
     matrix = study(GPU_STUDY.replace("[h200-x2]", "[h200-x2, h200-x2-thin]"))
     write_record(tmp_path, make_record(run_of(matrix, "ddp", platform="h200-x2"), loss=REFERENCE))

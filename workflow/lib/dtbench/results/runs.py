@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,7 +61,9 @@ class Run:
             return MISSING
         outcome = self.newest.diagnosis.outcome
         promised = self.spec.identity.arm != "defaults"
-        return "parity_mismatch" if outcome == "ok" and promised and self.parity and not self.parity.within else outcome
+        if outcome == "ok" and promised and self.parity and not self.parity.within:
+            return "parity_mismatch"
+        return "numerics" if outcome == "ok" and self._diverged_at is not None else outcome
 
     @property
     def off_reference(self) -> bool:
@@ -72,7 +75,16 @@ class Run:
         """Why it does not count where no log of its own says so: an unreadable record, or losses off the reference."""
         if self.problem is not None:
             return self.problem
+        if self.off_reference and self.outcome == "numerics":
+            return f"The loss of step {self._diverged_at} is not finite."
         return self.parity.sentence if self.off_reference and self.parity else ""
+
+    @property
+    def _diverged_at(self) -> int | None:
+        """First step whose loss is not finite."""
+        measured = self.newest.record.measured if self.newest else None
+        losses = enumerate(measured.loss if measured else ())
+        return next((step for step, loss in losses if not math.isfinite(loss)), None)
 
     @property
     def tries(self) -> int:
