@@ -22,8 +22,6 @@ LIMIT = {"micro_batch": 64, "sequence_length": 32768}
 RESOLUTION = {"micro_batch": 1, "sequence_length": 256}
 Predict = Callable[[RunSpec], int | None]
 """Predicted peak of one rank in bytes; None for a model that it does not know."""
-OUT_OF_MEMORY = frozenset({"cuda_oom", "cuda_oom_fragmentation", "wedge_masking_oom", "host_oom"})
-"""Outcomes that say a size does not fit; any other death says nothing about it."""
 
 
 class Bounds(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -10,6 +10,7 @@ from harness.contract.errors import SpecError, nearest
 
 Blame = Literal["nobody", "config", "code", "infrastructure", "user"]
 Confidence = Literal["high", "medium", "low"]
+Memory = Literal["gpu", "host", "may be gpu"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,6 +27,25 @@ class Outcome:
     """One sentence for the reader, complete without the log."""
     advice: str
     """What to do next, one sentence."""
+    memory: Memory | None = None
+    """Which memory was too small: the card's, the host's, or perhaps the card's."""
+
+    @property
+    def does_not_fit(self) -> bool:
+        """Whether the search for what fits may call the size too large: the card or the host ran out of memory.
+
+        A plain wedge says nothing about the size, so the search must ask again.
+        """
+        return self.memory in ("gpu", "host")
+
+    @property
+    def near_gpu_limit(self) -> bool:
+        """Whether the survival line counts the death: the line is drawn in bytes of the card.
+
+        Host memory is another limit, so `host_oom` does not count. A wedge does: a rank that swallows its
+        out-of-memory error leaves only the wedge to see, and that is how runs near the card's limit often end.
+        """
+        return self.memory in ("gpu", "may be gpu")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,11 +72,20 @@ REMEDIES: dict[str, Remedy] = {
 OUTCOMES: dict[str, Outcome] = {}
 
 
-def _outcome(name: str, blame: Blame, retry_helps: bool, sentence: str, advice: str, remedy: str | None = None) -> None:
+def _outcome(
+    name: str,
+    blame: Blame,
+    retry_helps: bool,
+    sentence: str,
+    advice: str,
+    *,
+    remedy: str | None = None,
+    memory: Memory | None = None,
+) -> None:
     if name in OUTCOMES:
         raise SpecError(f"outcome {name!r} is declared twice")
     OUTCOMES[name] = Outcome(
-        name=name, blame=blame, retry_helps=retry_helps, remedy=remedy, sentence=sentence, advice=advice
+        name=name, blame=blame, retry_helps=retry_helps, remedy=remedy, sentence=sentence, advice=advice, memory=memory
     )
 
 
@@ -65,28 +94,33 @@ _outcome(
     "cuda_oom", "config", False,
     "A rank asked the GPU for more memory than the card has left.",
     "Use a smaller micro-batch, a higher ZeRO stage or resharding, activation checkpointing or offload.",
+    memory="gpu",
 )  # fmt: skip
 _outcome(
     "cuda_oom_fragmentation", "config", False,
     "A rank ran out of GPU memory although enough was reserved and unused: the free blocks were too small.",
     "Set PYTORCH_ALLOC_CONF=expandable_segments:True.",
     remedy="expandable-segments",
+    memory="gpu",
 )  # fmt: skip
 _outcome(
     "host_oom", "config", False,
     "The kernel or the kubelet killed a process because host memory ran out.",
     "Ask for more host memory, or offload and pin less.",
+    memory="host",
 )  # fmt: skip
 _outcome(
     "collective_wedge", "code", True,
     "The ranks waited in a collective that one rank never joined.",
     "Look at the culprit rank's last phase and stack.",
+    memory="may be gpu",
 )  # fmt: skip
 _outcome(
     "wedge_masking_oom", "config", False,
     "The ranks waited in a collective because one rank was out of GPU memory and never joined.",
     "Treat it as an out-of-memory: the collective is only the messenger.",
     remedy="expandable-segments",
+    memory="gpu",
 )  # fmt: skip
 _outcome(
     "preemption", "infrastructure", True,

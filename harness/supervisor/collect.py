@@ -13,9 +13,10 @@ from msgspec import structs
 from harness.contract.codec import decode, encode
 from harness.contract.diagnosis import Diagnosis
 from harness.contract.errors import SpecError
-from harness.contract.frontier import OUT_OF_MEMORY, Rung
+from harness.contract.frontier import Rung
 from harness.contract.heartbeat import Heartbeat, RankExit, read_heartbeat
 from harness.contract.measured import Measured, Memory, RankResult, State, read_rank_result
+from harness.contract.outcome import OUTCOMES
 from harness.contract.spec import RunSpec
 from harness.diagnosis.memory import read_shortage
 from harness.measure.flops import utilization
@@ -229,7 +230,7 @@ def _last_rung(size: int, place: Path, diagnosis: Diagnosis) -> Rung:
     beat = _last_beat(place, diagnosis.culprit_rank)
     return Rung(
         size=size,
-        fits=False if diagnosis.outcome in OUT_OF_MEMORY else None,
+        fits=False if OUTCOMES[diagnosis.outcome].does_not_fit else None,
         outcome=diagnosis.outcome,
         rank=diagnosis.culprit_rank,
         phase=beat.phase if beat else None,

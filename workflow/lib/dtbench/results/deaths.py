@@ -13,9 +13,6 @@ from harness.contract.outcome import OUTCOMES
 from harness.contract.record import Try
 from harness.contract.units import GB
 
-MEMORY_DEATHS = frozenset({"cuda_oom", "cuda_oom_fragmentation", "collective_wedge", "wedge_masking_oom"})
-"""Outcomes that count for the survival line: out of memory, or a wedge that may hide one."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Death:
@@ -134,7 +131,7 @@ def _death(result: CellResult, ended: Ended, one: Try, diagnosis: Diagnosis, ind
         repeat=record.spec.identity.repeat,
         attempt=record.spec.identity.attempt,
         index=one.index,
-        peak_bytes=(need or held_bytes(one)) if diagnosis.outcome in MEMORY_DEATHS else None,
+        peak_bytes=(need or held_bytes(one)) if OUTCOMES[diagnosis.outcome].near_gpu_limit else None,
         at_least=result.peak_is_held and need in (None, result.peak()),
         diagnosis=diagnosis,
         collectives=count if isinstance(count, int) else None,
@@ -201,7 +198,7 @@ def survival_lines(
 
 
 def _of_memory(death: Death) -> bool:
-    return death.diagnosis.outcome in MEMORY_DEATHS
+    return OUTCOMES[death.diagnosis.outcome].near_gpu_limit
 
 
 def _line(survivor: tuple[float, str], killers: list[Death], points: list[Point]) -> SurvivalLine:
