@@ -14,8 +14,8 @@ from harness.contract.diagnosis import Diagnosis, Evidence
 from harness.contract.outcome import OUTCOMES
 from harness.diagnosis.folder import Source, any_logs, diagnose_source
 from harness.diagnosis.inert import plain
+from harness.diagnosis.reading.stream import decompress
 from harness.diagnosis.redact import Redactor
-from harness.diagnosis.stream import decompress
 
 REDACT_HELP = "do not diagnose: print the log without hosts, addresses, users, paths and tokens"
 NO_INPUT = 66

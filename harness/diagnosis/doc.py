@@ -3,12 +3,12 @@
 import re
 
 from harness.contract.outcome import OUTCOMES, REMEDIES, Outcome
-from harness.diagnosis.case import SURVIVED_BY
+from harness.diagnosis.judging.case import SURVIVED_BY
+from harness.diagnosis.judging.verdict import SIGNALS
 from harness.diagnosis.memory import FRAGMENTED_SHARE, NEAR_FULL_SHARE, NEAR_LINE_SHARE
-from harness.diagnosis.signature import Signature, Tier
+from harness.diagnosis.reading.tracebacks import CONFIG, DATA, GENERIC, VAGUE
 from harness.diagnosis.signatures import SIGNATURES
-from harness.diagnosis.tracebacks import CONFIG, DATA, GENERIC, VAGUE
-from harness.diagnosis.verdict import SIGNALS
+from harness.diagnosis.signatures.signature import Signature, Tier
 
 _TIERS = {
     Tier.BENIGN: "looks like a death and is none",

@@ -10,13 +10,13 @@ from typing import IO, TYPE_CHECKING, Any
 from harness.contract.diagnosis import Diagnosis, Evidence
 from harness.contract.errors import SpecError
 from harness.contract.heartbeat import Heartbeat, RankExit, read_heartbeat
-from harness.diagnosis.case import Case, Facts
-from harness.diagnosis.findings import Findings
-from harness.diagnosis.flight_recorder import analyse, find_dumps, is_dump
-from harness.diagnosis.pod import events_text, read_pods
-from harness.diagnosis.scan import Scanner, scan_path
-from harness.diagnosis.signature import STOPS
-from harness.diagnosis.verdict import decide
+from harness.diagnosis.judging.case import Case, Facts
+from harness.diagnosis.judging.flight_recorder import analyse, find_dumps, is_dump
+from harness.diagnosis.judging.pod import events_text, read_pods
+from harness.diagnosis.judging.verdict import decide
+from harness.diagnosis.reading.findings import Findings
+from harness.diagnosis.reading.scan import Scanner, scan_path
+from harness.diagnosis.signatures.signature import STOPS
 
 if TYPE_CHECKING:
     from harness.contract.record import Record

@@ -3,7 +3,7 @@
 import html
 import re
 
-from harness.diagnosis.text import printable
+from harness.diagnosis.reading.text import printable
 
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]()<>#+\-.!|~$^=:@&\"'%])")
 # Directional and invisible characters can make a line read as something else.

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from harness.diagnosis import Source, diagnose_source
-from harness.diagnosis.flight_recorder import DumpError, analyse, load
+from harness.diagnosis.judging.flight_recorder import DumpError, analyse, load
 
 
 def call(

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from harness.diagnosis.pod import events_text, read_pods
+from harness.diagnosis.judging.pod import events_text, read_pods
 
 
 def pod(reason: str = "", message: str = "", conditions: list[Any] | None = None, **state: Any) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from harness.contract.outcome import Confidence, outcome
-from harness.diagnosis.needles import needles
 
 STOPS = frozenset({"preemption", "user_cancelled", "deadline"})
 """Outcomes of being stopped from outside: an error before the stop is the better answer."""
@@ -41,20 +40,24 @@ class Signature:
     pattern: str
     """Regular expression searched in the normalised line."""
     confidence: Confidence = "high"
+    needles: tuple[str, ...] = ()
+    """Texts of which every matching line holds one, in lower case without digits: lines without any are never tried."""
     regex: re.Pattern[str] = field(init=False, repr=False, compare=False)
-    needles: tuple[str, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         outcome(self.outcome)
         object.__setattr__(self, "regex", re.compile(self.pattern))
-        object.__setattr__(self, "needles", needles(self.pattern))
 
 
-def cause(outcome: str, name: str, pattern: str, confidence: Confidence = "high") -> Signature:
+def cause(
+    outcome: str, name: str, pattern: str, confidence: Confidence = "high", *, needles: tuple[str, ...]
+) -> Signature:
     """A signature of tier CAUSE."""
-    return entry(Tier.CAUSE, outcome, name, pattern, confidence)
+    return entry(Tier.CAUSE, outcome, name, pattern, confidence, needles=needles)
 
 
-def entry(tier: Tier, outcome: str, name: str, pattern: str, confidence: Confidence = "high") -> Signature:
+def entry(
+    tier: Tier, outcome: str, name: str, pattern: str, confidence: Confidence = "high", *, needles: tuple[str, ...] = ()
+) -> Signature:
     """A signature of any tier."""
-    return Signature(name=name, outcome=outcome, tier=tier, pattern=pattern, confidence=confidence)
+    return Signature(name=name, outcome=outcome, tier=tier, pattern=pattern, confidence=confidence, needles=needles)

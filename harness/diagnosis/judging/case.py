@@ -7,9 +7,9 @@ from functools import cached_property
 from harness.contract.diagnosis import Evidence
 from harness.contract.heartbeat import Heartbeat, RankExit
 from harness.contract.outcome import Confidence
-from harness.diagnosis.exits import normal_code
-from harness.diagnosis.findings import Exit, Findings, Hit
-from harness.diagnosis.signature import STOPS, Tier
+from harness.diagnosis.reading.exits import normal_code
+from harness.diagnosis.reading.findings import Exit, Findings, Hit
+from harness.diagnosis.signatures.signature import STOPS, Tier
 
 NEVER_RAN = frozenset({"unschedulable", "image_pull"})
 """True only for a pod that never ran: later success makes them history."""

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from harness.diagnosis.signature import Signature, Tier, entry
+from harness.diagnosis.signatures.signature import Signature, Tier, entry
 
 GENERIC = entry(Tier.CAUSE, "python_exception", "python-exception", r"Traceback \(most recent call last\):")
 LAUNCHERS = entry(

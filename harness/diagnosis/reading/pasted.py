@@ -1,7 +1,18 @@
-"""Undo a terminal's hard wrap: text pasted from a narrow window, words split in the middle."""
+"""Undo what tools do to a small log: a prefix before every single line, and a terminal's hard wrap."""
 
 import re
 from collections.abc import Sequence
+from itertools import takewhile
+
+FEWEST_LINES = 3
+_LONGEST_PREFIX = 120
+_AS_ZERO = bytes.maketrans(b"123456789", b"0" * 9)
+_PADDED_AS_ZERO = bytes.maketrans(b"123456789 ", b"0" * 10)
+_OURS = re.compile(
+    rb"\[?\(?(?:rank|default|trainer|worker|loss|step|epoch|iter|pid)|<std|^\[0+(?:,0+)?\]:|^ *0+: |^\{", re.IGNORECASE
+)
+"""What tells ranks apart, shows progress or is JSON must stay."""
+_ENDS = re.compile(rb"[>|\]:][ \t]|\t|^ +$|^(?:[0:.,/-]+ )+| {4}$")
 
 NARROWEST, WIDEST = 40, 400
 USUAL = frozenset({72, 76, 78, 79, 80, 100, 120, 132, 140, 160, 180, 200, 240})
@@ -10,6 +21,27 @@ _NEW_LINE = re.compile(
     rb"^(?:\[|\d{4}-\d\d-\d\d|[WEIF]\d{4} |\s*File \"|\s*\[?[Rr]ank|Traceback|\d+: |\(\w+ pid=|\s{4}"
     rb"|=====|-----|frame #)"
 )
+
+
+def strip_common(lines: list[bytes]) -> list[bytes]:
+    """The lines without a prefix that all of them share, digits aside; the same list when there is none."""
+    filled = [line[:_LONGEST_PREFIX] for line in lines if line.strip()]
+    if len(filled) < FEWEST_LINES:
+        return lines
+    length = max(_shared(filled, _AS_ZERO), _shared(filled, _PADDED_AS_ZERO))
+    return [line[length:] for line in lines] if length else lines
+
+
+def _shared(lines: list[bytes], digits: bytes) -> int:
+    shapes = [line.translate(digits) for line in lines]
+    # What the first and the last in order share, all share.
+    pairs = zip(min(shapes), max(shapes), strict=False)
+    prefix = min(shapes)[: sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))]
+    if ours := _OURS.search(prefix):
+        prefix = prefix[: ours.start()]
+    # Only up to the last mark that can end a prefix: a word that all lines begin with is text.
+    ends = [m.end() for m in _ENDS.finditer(prefix)]
+    return ends[-1] if ends else 0
 
 
 def unwrap(numbers: Sequence[int], lines: list[bytes]) -> tuple[Sequence[int], list[bytes]]:

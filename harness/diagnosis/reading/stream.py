@@ -3,14 +3,12 @@
 import codecs
 import gzip
 import io
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from itertools import accumulate
 from typing import IO, cast
 
-from harness.diagnosis.prefix import strip_common
-from harness.diagnosis.unwrap import unwrap
+from harness.diagnosis.reading.pasted import strip_common, unwrap
 
 BLOCK_BYTES = 1 << 20
 LONGEST_LINE_BYTES = 1 << 16
@@ -47,58 +45,48 @@ class Block:
 
     def lines(self) -> "Lines":
         """All lines, the overlong ones in overlapping pieces; a whole file's unwrapped."""
-        lines = self.text.split(b"\n")
-        overlong = max(map(len, lines)) > LONGEST_LINE_BYTES
+        overlong = _has_overlong(self.text)
         if not (overlong or self.whole):
-            return Lines(self._numbers, lines)
-        numbers = self._numbers()
+            return Lines(self._numbers, self.text)
+        numbers, lines = self._numbers(), self.text.split(b"\n")
         if overlong:
             numbers, lines = _cut(numbers, lines)
-        return Lines(*unwrap(numbers, strip_common(lines))) if self.whole else Lines(numbers, lines)
+        if self.whole:
+            numbers, lines = unwrap(numbers, strip_common(lines))
+        return Lines(numbers, b"\n".join(lines))
 
     def _numbers(self) -> Sequence[int]:
         if self.text is self._data:
             return range(self._first, self.last + 1)
         return list(accumulate((int(c == 10) for c in self._data if c in (10, 13)), initial=self._first))
 
-    def around(self, places: Sequence[int], after: int) -> "Lines":
-        """The lines at these places of the text (rising), and up to `after` that follow each; the first ones too."""
-        text, numbers, lines = self.text, list[int](), list[bytes]()
-        number, counted, position, left, next_ = self._first, 0, 0, after, 0
-        while position <= len(text):
-            if not left:
-                if next_ == len(places):
-                    break
-                position = max(position, text.rfind(b"\n", 0, places[next_]) + 1)
-            end = text.find(b"\n", position)
-            end = len(text) if end < 0 else end
-            here = next_
-            next_ = bisect_right(places, end, here)
-            left = after if next_ > here else left - 1
-            number += self._data.count(b"\n", counted, position)
-            counted = position
-            if end - position <= LONGEST_LINE_BYTES:
-                parts = [text[position:end]]
-            else:
-                pieces = {piece for place in places[here:next_] for piece in _pieces_at(place - position)} or {0}
-                starts = (position + piece * _STEP for piece in sorted(pieces))
-                parts = [text[start : min(end, start + _PIECE_BYTES)] for start in starts]
-            lines += parts
-            numbers += [number] * len(parts)
-            position = end + 1
-        return Lines(numbers, lines)
-
 
 class Lines:
-    """Lines with their numbers in the file, from 1, which may be counted only when somebody asks."""
+    """Lines with their numbers in the file, from 1; split and counted only when somebody asks."""
 
-    def __init__(self, numbers: Sequence[int] | Callable[[], Sequence[int]], lines: list[bytes]) -> None:
-        self._count, self.lines = numbers, lines
+    def __init__(self, numbers: Sequence[int] | Callable[[], Sequence[int]], text: bytes) -> None:
+        self._count, self.text = numbers, text
+
+    @cached_property
+    def lines(self) -> list[bytes]:
+        """The text's lines."""
+        return self.text.split(b"\n")
 
     @cached_property
     def numbers(self) -> Sequence[int]:
         """One of each line; the parts of a line share its number."""
         return self._count() if callable(self._count) else self._count
+
+
+def _has_overlong(text: bytes) -> bool:
+    """Whether a line is longer than LONGEST_LINE_BYTES."""
+    start = 0
+    while len(text) - start > LONGEST_LINE_BYTES:
+        end = text.rfind(b"\n", start, start + LONGEST_LINE_BYTES + 1)
+        if end < 0:
+            return True
+        start = end + 1
+    return False
 
 
 def _cut(numbers: Sequence[int], lines: list[bytes]) -> tuple[list[int], list[bytes]]:
@@ -109,12 +97,6 @@ def _cut(numbers: Sequence[int], lines: list[bytes]) -> tuple[list[int], list[by
         cut_numbers += [number] * len(pieces)
         cut_lines += pieces
     return cut_numbers, cut_lines
-
-
-def _pieces_at(place: int) -> set[int]:
-    """The pieces of an overlong line that hold a place of it whole."""
-    last = place // _STEP
-    return {last, last - 1} if last and place % _STEP < _OVERLAP_BYTES else {last}
 
 
 def blocks(handle: IO[bytes]) -> Iterator[Block]:

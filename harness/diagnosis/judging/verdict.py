@@ -4,12 +4,12 @@ from collections.abc import Callable
 
 from harness.contract.diagnosis import Diagnosis, Evidence
 from harness.contract.outcome import OUTCOMES, Confidence
-from harness.diagnosis.case import NEVER_RAN, Case, evidence_of
-from harness.diagnosis.exits import normal_code, signal_name
-from harness.diagnosis.findings import Exit, Hit
+from harness.diagnosis.judging.case import NEVER_RAN, Case, evidence_of
+from harness.diagnosis.judging.stuck import judge_wedge, swallowed_oom, wait_came_first
 from harness.diagnosis.memory import read_shortage
-from harness.diagnosis.signature import STOPS, Tier
-from harness.diagnosis.stuck import judge_wedge, swallowed_oom, wait_came_first
+from harness.diagnosis.reading.exits import normal_code, signal_name
+from harness.diagnosis.reading.findings import Exit, Hit
+from harness.diagnosis.signatures.signature import STOPS, Tier
 
 Judge = Callable[[Case], Diagnosis | None]
 

@@ -1,9 +1,9 @@
-"""How launchers, shells and schedulers report a process's end."""
+"""How launchers, shells and schedulers report a process's end, and watchdogs a collective that never ended."""
 
 import re
 import signal as signals
 
-from harness.diagnosis.findings import Exit, Findings
+from harness.diagnosis.reading.findings import Exit, Findings, Sequence, Wait
 
 _WORDS = {
     "Killed": signals.SIGKILL, "Terminated": signals.SIGTERM, "Segmentation fault": signals.SIGSEGV,
@@ -41,6 +41,14 @@ _ENDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
 )  # fmt: skip
 _TABLE_RANK = re.compile(r"^\s*rank\s+: (?P<rank>\d+) \(local_rank: \d+\)")
 _TABLE_CODE = re.compile(r"^\s*exitcode\s+: (?P<code>-?\d+) \(pid: \d+\)")
+_WORK = re.compile(
+    r"WorkNCCL\((?:SeqNum=(?P<seq>\d+), )?OpType=(?P<op>\w+)"
+    r"(?:, (?:TensorShape=\[(?P<shape>[\d, ]*)\]|NumelIn=(?P<nin>\d+), NumelOut=(?P<nout>\d+)))?"
+    r", Timeout\(ms\)=(?P<timeout>\d+)\) ran for (?P<elapsed>\d+) milliseconds"
+)
+_LAST = re.compile(
+    r"last enqueued (?:NCCL )?work: (?P<enqueued>-?\d+), last completed (?:NCCL )?work: (?P<completed>-?\d+)", re.I
+)
 _STARTED = re.compile(r"Started container|^\s*Started:\s")
 
 
@@ -115,3 +123,45 @@ def signal_name(code: int) -> str:
         return signals.Signals(-code).name
     except ValueError:
         return f"signal {-code}"
+
+
+class WaitReader:
+    """Collects one file's waits and sequence numbers."""
+
+    def __init__(self, findings: Findings, file: str) -> None:
+        self._findings, self._file = findings, file
+        self._seen: set[tuple[int | None, int]] = set()
+
+    def feed(self, number: int, text: str, rank: int | None) -> None:
+        """Take one normalised line."""
+        if "OpType=" in text and (match := _WORK.search(text)):
+            self._wait(number, text, rank, match)
+        if rank is not None and "ast enqueued" in text and (match := _LAST.search(text)):
+            self._findings.sequences[rank] = Sequence(
+                rank, int(match["enqueued"]), int(match["completed"]), self._file, number, text.strip()[:500]
+            )
+
+    def _wait(self, number: int, text: str, rank: int | None, match: re.Match[str]) -> None:
+        sequence = int(match["seq"] or -1)
+        if (rank, sequence) in self._seen:
+            return
+        self._seen.add((rank, sequence))
+        elements = int(match["nin"] or -1)
+        if match["shape"]:
+            elements = 1
+            for size in match["shape"].split(","):
+                elements *= int(size)
+        self._findings.waits.append(
+            Wait(
+                rank=rank,
+                sequence=sequence,
+                operation=match["op"],
+                elements_in=elements,
+                elements_out=int(match["nout"] or elements),
+                timeout_ms=int(match["timeout"]),
+                elapsed_ms=int(match["elapsed"]),
+                file=self._file,
+                line=number,
+                text=text.strip()[:500],
+            )
+        )

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from harness.contract.diagnosis import Evidence
-from harness.diagnosis.signature import Signature
+from harness.diagnosis.signatures.signature import Signature
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.contract.diagnosis import Evidence
-from harness.diagnosis.case import Stuck
+from harness.diagnosis.judging.case import Stuck
 
 LARGEST_DUMP_BYTES = 256 << 20
 _RANK = re.compile(r"(?:rank)?[-_.]?(\d+)(?:\.(?:pkl|pickle|json))?$", re.I)

@@ -1,14 +1,14 @@
 """Judge a wedge: which collective, who never joined, and whether memory is behind it."""
 
 import re
+from collections import Counter
 
 from harness.contract.diagnosis import Diagnosis, Evidence
 from harness.contract.heartbeat import PHASES, Heartbeat
-from harness.diagnosis.case import Case
-from harness.diagnosis.findings import Hit
+from harness.diagnosis.judging.case import Case
 from harness.diagnosis.memory import NEAR_LINE_SHARE, near_full, show
-from harness.diagnosis.signature import Tier
-from harness.diagnosis.wedge import absent_rank, describe, mismatch
+from harness.diagnosis.reading.findings import Findings, Hit, Wait
+from harness.diagnosis.signatures.signature import Tier
 
 _FAULTY = re.compile(r"[Rr]ank (\d+)(?:\. Please check| failed to pass)")
 _WAITING = re.compile(r"/torch/(?:autograd|distributed|nn/parallel|cuda|_tensor)|/deepspeed/")
@@ -176,3 +176,40 @@ def _memory(case: Case, culprit: int | None) -> tuple[Evidence, str] | None:
         text = f"rank {beat.rank}: {beat.phase} of step {beat.step}, {show(beat.free_bytes)} of device memory free"
         return Evidence(file=f"heartbeat-{beat.rank}.json", line=1, text=text), "its device was nearly full"
     return None
+
+
+def absent_rank(findings: Findings) -> int | None:
+    """The rank that never joined: fewest enqueued collectives, else the only rank that did not wait."""
+    sequences = findings.sequences
+    waiting = {w.rank for w in findings.waits if w.rank is not None}
+    if len(sequences) > 1:
+        fewest = min(s.enqueued for s in sequences.values())
+        behind = [r for r, s in sequences.items() if s.enqueued == fewest]
+        if len(behind) == 1 and any(s.enqueued > fewest for s in sequences.values()):
+            return behind[0]
+    missing = findings.ranks - waiting
+    if waiting and len(missing) == 1 and len(findings.ranks) > 1:
+        return missing.pop()
+    return None
+
+
+def mismatch(findings: Findings) -> tuple[list[Wait], int | None] | None:
+    """Waits of one sequence number that differ in operation or size, and the odd rank when there is a majority."""
+    by_sequence: dict[int, list[Wait]] = {}
+    for wait in findings.waits:
+        by_sequence.setdefault(wait.sequence, []).append(wait)
+    for sequence in sorted(by_sequence):
+        waits = by_sequence[sequence]
+        kinds = Counter((w.operation, w.elements_in) for w in waits)
+        if sequence >= 0 and len(kinds) > 1:
+            rarest = min(kinds, key=lambda k: kinds[k])
+            odd = [w for w in waits if (w.operation, w.elements_in) == rarest]
+            return waits, odd[0].rank if len(odd) == 1 and len(waits) > 2 else None
+    return None
+
+
+def describe(wait: Wait) -> str:
+    """`ALLREDUCE 154 of 16781312 elements for 20 s`."""
+    number = f" {wait.sequence}" if wait.sequence >= 0 else ""
+    size = f" of {wait.elements_in} element{'s' if wait.elements_in != 1 else ''}" if wait.elements_in >= 0 else ""
+    return f"{wait.operation}{number}{size} for {wait.elapsed_ms / 1000:.0f} s"

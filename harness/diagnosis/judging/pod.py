@@ -7,8 +7,8 @@ from typing import Any
 
 from harness.contract.diagnosis import Evidence
 from harness.contract.outcome import OUTCOMES, Confidence
-from harness.diagnosis.case import Verdict
-from harness.diagnosis.scan import match_text
+from harness.diagnosis.judging.case import Verdict
+from harness.diagnosis.reading.scan import match_text
 
 _GONE = frozenset({"Terminated", "NodeShutdown", "Shutdown", "NodeLost", "Preempting", "Preempted"})
 _IMAGE = frozenset(

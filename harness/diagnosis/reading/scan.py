@@ -5,17 +5,14 @@ from functools import cache
 from pathlib import Path
 from typing import IO
 
-from harness.diagnosis.anchors import anchors
-from harness.diagnosis.exits import ExitReader
-from harness.diagnosis.findings import Findings, Hit
-from harness.diagnosis.sieve import Sieve
-from harness.diagnosis.signature import STOPS, Signature, Tier
+from harness.diagnosis.reading.exits import ExitReader, WaitReader
+from harness.diagnosis.reading.findings import Findings, Hit
+from harness.diagnosis.reading.stream import blocks, decompress
+from harness.diagnosis.reading.text import decode, named_rank, normalise, printable
+from harness.diagnosis.reading.tracebacks import Speaker, Tracebacks
+from harness.diagnosis.reading.triage import Line, Triage, Vocabulary
 from harness.diagnosis.signatures import SIGNATURES
-from harness.diagnosis.stream import blocks, decompress
-from harness.diagnosis.text import decode, named_rank, normalise, printable
-from harness.diagnosis.tracebacks import Speaker, Tracebacks
-from harness.diagnosis.triage import MOVING_ANCHORS, Line, Triage, Vocabulary
-from harness.diagnosis.wedge import WaitReader
+from harness.diagnosis.signatures.signature import STOPS, Signature, Tier
 
 STRUCTURE = (
     "traceback (most", 'file "', "error", "exception", "exitcode", "exit code", "local_rank", "return code", "killed",
@@ -42,15 +39,10 @@ EVIDENCE, BEFORE = 1000, 200
 """Characters of a line that are kept, and how many of them before a match far inside a long line."""
 
 
-def vocabulary() -> Vocabulary:
-    """A fresh vocabulary of all signatures."""
-    return Vocabulary(((n, i) for i, s in enumerate(SIGNATURES) for n in s.needles), STRUCTURE)
-
-
 @cache
-def sieve() -> Sieve:
-    """What holds back every line that a signature, the structure or progress could be in."""
-    return Sieve({a for s in SIGNATURES for a in anchors(s.pattern)} | {*STRUCTURE, *MOVING_ANCHORS})
+def vocabulary() -> Vocabulary:
+    """The needles of all signatures."""
+    return Vocabulary(((n, i) for i, s in enumerate(SIGNATURES) for n in s.needles), STRUCTURE)
 
 
 class Scanner:
@@ -67,7 +59,7 @@ class Scanner:
         """Read one open log. `rank`: whose log it is, when the file's name says so."""
         findings = self.findings
         findings.files += 1
-        triage, last_line = Triage(self._vocabulary, sieve), 0
+        triage, last_line = Triage(self._vocabulary), 0
         tracebacks, exits, waits = Tracebacks(), ExitReader(findings, file), WaitReader(findings, file)
         if rank is not None:
             findings.ranks.add(rank)

@@ -1,0 +1,1 @@
+"""A diagnosis out of findings and facts."""
