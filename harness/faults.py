@@ -43,6 +43,13 @@ class Injector:
         self._hoard: list[Any] = []
         self._loss: torch.Tensor | None = None
         self.device_type: str = spec.platform.device
+        self.world_size: int = spec.platform.world_size
+        self.engine: Any = None
+        self.loop: Any = None
+
+    def attach(self, engine: Any, loop: Any) -> None:
+        """Hand over engine and loop, untyped: the faults of a wrong training reach into both."""
+        self.engine, self.loop = engine, loop
 
     def strike(self, step: int, phase: str, loss: "torch.Tensor | None" = None) -> "torch.Tensor | None":
         """Let the faults of this place happen; returns the loss to go on with."""
@@ -129,6 +136,48 @@ def _segfault(injector: Injector) -> None:
 @_kind("key_error")
 def _key_error(injector: Injector) -> None:
     {}["input_ids"]  # type: ignore[index]
+
+
+@_kind("no_update")
+def _no_update(injector: Injector) -> None:
+    """The optimizer steps and changes nothing."""
+    injector.engine._optimizer.step = lambda *_, **__: None
+
+
+@_kind("learning_rate")
+def _learning_rate(injector: Injector) -> None:
+    """Half as much again as the spec says."""
+    for group in injector.engine._optimizer.param_groups:
+        group["lr"] *= 1.5
+
+
+@_kind("summed_gradients")
+def _summed_gradients(injector: Injector) -> None:
+    """What ranks sum in place of averaging comes out as many times larger as there are ranks."""
+    backward, ranks = injector.engine.backward, injector.world_size
+    injector.engine.backward = lambda loss, **options: backward(loss * ranks, **options)
+
+
+@_kind("repeated_data")
+def _repeated_data(injector: Injector) -> None:
+    """This rank reads the batches of rank 0 from here on."""
+    injector.loop.tokens.read_as(0)
+
+
+@_kind("frozen_layer")
+def _frozen_layer(injector: Injector) -> None:
+    """The second decoder block is not among what the optimizer steps."""
+    frozen = {id(p) for name, p in injector.engine.model.named_parameters() if ".layers.1." in name}
+    for group in injector.engine._optimizer.param_groups:
+        group["params"] = [p for p in group["params"] if id(p) not in frozen]
+
+
+@_kind("dropout")
+def _dropout(injector: Injector) -> None:
+    """Attention drops a tenth of its weights."""
+    for module in injector.engine.model.modules():
+        if hasattr(module, "attention_dropout"):
+            module.attention_dropout = 0.1
 
 
 @_kind("nan_loss")

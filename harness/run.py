@@ -14,6 +14,7 @@ from harness.contract.errors import DeliveryError, HarnessError, SpecError
 from harness.contract.record import Record
 from harness.contract.spec import RunSpec, parse_spec
 from harness.contract.variables import refuse_secrets
+from harness.delivery import reference
 from harness.process import adopt_orphans
 from harness.supervisor import folder
 from harness.supervisor.attempt import Attempt
@@ -113,6 +114,7 @@ def execute(spec: RunSpec, out: Path, upload: str | None = None, until_s: float 
             record = _new_record(spec, out, bucket, signals, until_s)
         if bucket:
             _deliver(bucket, out, record, signals)
+        reference.leave(record, out, bucket)
         return record
 
 
@@ -128,6 +130,8 @@ def _new_record(spec: RunSpec, out: Path, bucket: "Bucket | None", signals: Sign
         uploader = ProgressUploader(bucket, spec, pod)
         teller.listen(uploader.take)
         uploader.start()
+    if note := reference.hand_over(spec, out, bucket):
+        notes.append(note)
     attempt = Attempt(spec=spec, out=out, signals=signals, teller=teller, until_s=until_s, pod=pod, notes=notes)
     record = attempt.run()
     if bucket:

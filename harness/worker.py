@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from harness.contract.codec import encode
 from harness.contract.files import write_atomically
 from harness.contract.heartbeat import HeartbeatWriter
+from harness.contract.parity import REFERENCE, read_reference
 from harness.contract.spec import RunSpec, read_spec
 from harness.faults import Injector
 from harness.process import leave
@@ -59,10 +60,13 @@ def main() -> int:
     heartbeat.beat(-1, "load")
     stacks = (arguments.out / f"stacks-{rank}.txt").open("w")
     faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
-    return _run(spec, arguments.out, heartbeat, rank, world_size, local_rank)
+    reference = arguments.spec.with_name(REFERENCE)
+    return _run(spec, arguments.out, reference, heartbeat, rank, world_size, local_rank)
 
 
-def _run(spec: RunSpec, out: Path, heartbeat: HeartbeatWriter, rank: int, world_size: int, local_rank: int) -> int:
+def _run(
+    spec: RunSpec, out: Path, reference: Path, heartbeat: HeartbeatWriter, rank: int, world_size: int, local_rank: int
+) -> int:
     injector = Injector(spec, rank)
     injector.strike(-1, "load")
     # The heavy imports come after the first heartbeat, so that a slow disk looks like loading, not like silence.
@@ -74,6 +78,7 @@ def _run(spec: RunSpec, out: Path, heartbeat: HeartbeatWriter, rank: int, world_
     from harness.engines.imports import import_causal_lm
     from harness.engines.probe import Probe
     from harness.engines.training import Training
+    from harness.measure.clock import Laps
 
     import_engine(spec.engine.name)
     import_causal_lm(spec.model.config["model_type"])
@@ -85,18 +90,20 @@ def _run(spec: RunSpec, out: Path, heartbeat: HeartbeatWriter, rank: int, world_
         result = Probe(context, heartbeat, gauge, write_json, out, hook).run()
         write_json(out / f"result-{rank}.json", result)
         return _leave(context.device)
-    training = Training(context, heartbeat, gauge, hook)
-    training.startup_s["import"] = time.perf_counter() - _STARTED_S
+    startup = Laps(_STARTED_S)
+    startup.end("import")
+    training = Training(context, heartbeat, gauge, hook, startup)
     training.check_hardware()
     training.build()
+    injector.attach(training.engine, training.loop)
     gc.enable()
     training.warm_up()
     # Without warm-up steps nothing can be looked at before the window: the gate then stands behind it.
-    if spec.protocol.warmup_steps and not _gate(training, spec, out, rank):
+    if spec.protocol.warmup_steps and not _gate(training, spec, out, reference, rank):
         return PARITY_EXIT
     training.time()
     training.collect()
-    if not spec.protocol.warmup_steps and not _gate(training, spec, out, rank):
+    if not spec.protocol.warmup_steps and not _gate(training, spec, out, reference, rank):
         return PARITY_EXIT
     training.profile()
     heartbeat.beat(training.loop.next_step, "done")
@@ -130,9 +137,9 @@ def _join(
     return Context(spec, rank, world_size, device), gauge
 
 
-def _gate(training: "Training", spec: RunSpec, out: Path, rank: int) -> bool:
+def _gate(training: "Training", spec: RunSpec, out: Path, reference: Path, rank: int) -> bool:
     """Whether the run may be measured: a broken promise is only noted in the arm that promises none."""
-    mismatches = training.mismatches()
+    mismatches = training.mismatches(read_reference(reference) if reference.exists() else None)
     write_json(out / f"parity-{rank}.json", {"mismatches": mismatches, "arm": spec.identity.arm})
     if not mismatches or spec.identity.arm == "defaults":
         return True

@@ -84,11 +84,15 @@ class RankResult(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     state: State | None
     found: Found
     startup_s: dict[str, Float]
-    """Seconds spent before the first timed step, by part: import, build, wrap, warmup."""
+    """All seconds from the process's start to its first timed step, by part: import, preflight, build, warmup, gate."""
     resolved: dict[str, Any]
     """The engine's own resolved configuration: nothing left to a default that moves."""
     versions: dict[str, str]
     device_name: str
+    moved: dict[str, float] = {}
+    """Module -> mean distance that its parameters moved in the warm-up steps; empty: not looked at."""
+    outputs: dict[str, float] = {}
+    """Module -> mean magnitude of its output in the first step, over all ranks, in the order of the forward pass."""
     profile: dict[str, Any] | None = None
     """The profiled pass of this rank: `harness/measure/traffic.py` says what is in it."""
     preflight: dict[str, Any] | None = None
@@ -141,6 +145,10 @@ class Measured(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Why a GPU ran below full clocks in the timed window, for example `power_cap` or `hw_thermal`."""
     loss: list[float] = []
     grad_norm: list[float | None] = []
+    moved: dict[str, float] = {}
+    """Module -> mean distance that its parameters moved in the warm-up steps; empty: not looked at."""
+    outputs: dict[str, float] = {}
+    """Module -> mean magnitude of its output in the first step, in the order of the forward pass."""
     memory: Memory | None = None
     memory_by_rank: list[Memory] = []
     state: State | None = None

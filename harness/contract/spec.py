@@ -39,6 +39,7 @@ Dtype = Literal["float32", "bfloat16", "float16"]
 FaultKind = Literal[
     "oom", "swallowed_oom", "sleep", "spin", "collective_mismatch", "sigkill", "sigterm", "segfault", "key_error",
     "nan_loss", "shm_full", "disk_full", "port_in_use", "missing_interface", "missing_module",
+    "no_update", "learning_rate", "summed_gradients", "repeated_data", "frozen_layer", "dropout",
 ]  # fmt: skip
 """What `harness/faults.py` can make happen."""
 AdamW = Literal["torch-fused", "torch-foreach", "deepspeed-fused", "deepspeed-cpu"]

@@ -191,6 +191,26 @@ class Bucket:
         except FAULTS:
             return
 
+    def read_beside(self, spec: RunSpec, name: str) -> bytes | None:
+        """An object of the attempt's study, by its name below the study's prefix; None when there is none."""
+        try:
+            raw: bytes = self._beside(spec, name).download_as_bytes(timeout=REQUEST_TIMEOUT_S)
+        except api.NotFound:
+            return None
+        except FAULTS as error:
+            raise DeliveryError(f"{self.url}: {name} cannot be read: {_words(error)}") from error
+        return raw
+
+    def put_beside(self, spec: RunSpec, name: str, text: str) -> None:
+        """Write an object of the attempt's study."""
+        try:
+            self._beside(spec, name).upload_from_string(text, "application/json", timeout=REQUEST_TIMEOUT_S)
+        except FAULTS as error:
+            raise DeliveryError(f"{self.url}: {name} cannot be written: {_words(error)}") from error
+
+    def _beside(self, spec: RunSpec, name: str) -> Any:
+        return self._bucket.blob(f"{self._prefix.removesuffix(spec.path())}{name}")
+
     def _file(self, path: Path, name: str, end_s: float) -> None:
         blob = self._blob(name)
         if path.stat().st_size > RESUMABLE_FROM_BYTES:

@@ -70,6 +70,10 @@ class Engine(Protocol):
         """Clip, update and clear gradients; returns the global gradient norm before clipping, unsynchronized."""
         ...
 
+    def parts(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """This rank's own part of every parameter that trains, by the parameter's name in the model."""
+        ...
+
     def holdings(self) -> Iterator[Holding]:
         """Every tensor of training state on this rank, to be called between the last backward and `step`."""
         ...

@@ -35,6 +35,11 @@ class Tokens:
                 tokens = self.draw(step, micro_step)
                 self._ready[step, micro_step] = tokens.pin_memory() if self._device.type == "cuda" else tokens
 
+    def read_as(self, rank: int) -> None:
+        """Draw what is prepared, and all that follows, as another rank does: for tests of the gate."""
+        self._rank = rank
+        self._ready = {(step, micro_step): self.draw(step, micro_step) for step, micro_step in self._ready}
+
     def batch(self, step: int, micro_step: int) -> torch.Tensor:
         """int64 [micro_batch, sequence_length] on the device; the step must have been prepared."""
         return self._ready.pop((step, micro_step)).to(self._device, non_blocking=True)
@@ -85,6 +90,9 @@ class Loop:
         self._at_phase: Callable[[str], None] | None = None
         self.next_step = 0
         self.tokens_seen = 0
+        self.watch_batches = True
+        """Whether checksums of batches are taken; not inside the timed window."""
+        self._sums: list[torch.Tensor] = []
         self._losses: list[torch.Tensor] = []
         self._norms: list[torch.Tensor | float | None] = []
 
@@ -102,6 +110,8 @@ class Loop:
             self._phase("forward")
             tokens = self.tokens.batch(step, micro_step)
             self.tokens_seen += tokens.numel()
+            if self.watch_batches:
+                self._sums.append((tokens.flatten() * torch.arange(1, tokens.numel() + 1, device=tokens.device)).sum())
             loss = engine.forward(tokens)
             replaced = self._phase("backward", loss)
             loss = loss if replaced is None else replaced
@@ -122,6 +132,10 @@ class Loop:
         if self._hook is not None:
             return self._hook(self.next_step, phase, loss)
         return loss
+
+    def checksums(self) -> torch.Tensor:
+        """int64 [batches]: one checksum for each batch that was watched."""
+        return torch.stack(self._sums) if self._sums else torch.empty(0, dtype=torch.int64)
 
     def losses(self) -> list[float]:
         """This rank's mean loss of every step so far; synchronizes."""

@@ -8,6 +8,7 @@ same way, one piece at a time.
 """
 
 import hashlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from safetensors import safe_open
 from torch import nn
 
 from harness.contract.errors import SpecError
+from harness.contract.spec import Model, RunSpec
 from harness.engines.base import Context, dtype
 from harness.engines.imports import import_causal_lm
 
@@ -24,13 +26,10 @@ from harness.engines.imports import import_causal_lm
 def build_meta_model(context: Context) -> nn.Module:
     """The spec's model on the meta device, in training mode. Raises SpecError for a model type without a causal LM."""
     model_spec = context.spec.model
-    settings = dict(model_spec.config)
-    model_type = settings.pop("model_type")
-    classes = import_causal_lm(model_type)
-    if classes is None:
-        raise SpecError(f"model.config.model_type: found {model_type!r}, for which transformers has no causal LM")
-    config_class, model_class = classes
-    config = config_class(**settings)
+    config_class, model_class = _classes(model_spec)
+    config = config_class(**_settings(model_spec))
+    for key in silenced_dropout(context.spec):
+        setattr(config, key, 0.0)
     config._attn_implementation = model_spec.attention
     config.use_cache = False
     config.dtype = dtype(context.spec.numerics.parameter)
@@ -47,6 +46,31 @@ def build_meta_model(context: Context) -> nn.Module:
     return model
 
 
+def silenced_dropout(spec: RunSpec) -> dict[str, float]:
+    """Probabilities of dropout in the model's config, given or default, that this run sets to 0.
+
+    Each engine draws other masks, so that equal numerics would train differently. The arm `defaults` keeps them.
+    """
+    if spec.identity.arm == "defaults":
+        return {}
+    config = _classes(spec.model)[0](**_settings(spec.model)).to_dict()
+    return {key: value for key, value in config.items() if re.search("dropout|pdrop|layerdrop", key)
+            and isinstance(value, float) and value > 0}  # fmt: skip
+
+
+def _classes(model: Model) -> tuple[Any, Any]:
+    """Config and model class. Raises SpecError for a model type without a causal LM."""
+    model_type = model.config["model_type"]
+    classes = import_causal_lm(model_type)
+    if classes is None:
+        raise SpecError(f"model.config.model_type: found {model_type!r}, for which transformers has no causal LM")
+    return classes
+
+
+def _settings(model: Model) -> dict[str, Any]:
+    return {key: value for key, value in model.config.items() if key != "model_type"}
+
+
 def count_parameters(model: nn.Module) -> int:
     """Parameters of the whole model, tied ones counted once; call it before anything is sharded."""
     return sum(p.numel() for p in model.parameters())
@@ -55,10 +79,19 @@ def count_parameters(model: nn.Module) -> int:
 def decoder_blocks(model: nn.Module) -> list[nn.Module]:
     """The repeated blocks, first to last: the unit of sharding and of compilation."""
     names = set(getattr(model, "_no_split_modules", None) or ())
-    blocks = [m for m in model.modules() if type(m).__name__ in names]
+    # By any class of the module: FSDP2 puts one of its own in front.
+    blocks = [m for m in model.modules() if names & {cls.__name__ for cls in type(m).__mro__}]
     if not blocks:
         raise SpecError(f"model: {type(model).__name__} does not say which of its modules are its decoder blocks")
     return blocks
+
+
+def named_stages(model: nn.Module) -> dict[str, nn.Module]:
+    """Embedding, decoder blocks and what follows them, by name, as the forward pass meets them."""
+    blocks = {id(block) for block in decoder_blocks(model)}
+    heads = (model.get_input_embeddings(), model.get_output_embeddings())  # type: ignore[operator]
+    wanted = blocks | {id(module) for module in heads if module is not None}
+    return {name: module for name, module in model.named_modules() if id(module) in wanted}
 
 
 def compile_parts(model: nn.Module, blocks: list[nn.Module]) -> None:

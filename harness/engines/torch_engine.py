@@ -59,6 +59,9 @@ class TorchEngine:
         self._optimizer.zero_grad(set_to_none=True)
         return norm
 
+    def parts(self) -> Iterator[tuple[str, torch.Tensor]]:
+        return ((name, _own_part(p.data)) for name, p in self.model.named_parameters() if p.requires_grad)
+
     def holdings(self) -> Iterator[Holding]:
         for parameter in self._parameters:
             yield Holding("parameter", _own_part(parameter.data))

@@ -2,7 +2,7 @@
 
 import math
 import platform as host_platform
-import time
+from contextlib import nullcontext
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -12,14 +12,25 @@ from msgspec import structs
 
 from harness.contract.heartbeat import HeartbeatWriter
 from harness.contract.measured import Found, Memory, RankResult, State
+from harness.contract.parity import (
+    Mismatch,
+    Reference,
+    Trace,
+    batch_mismatches,
+    numerics_mismatches,
+    reference_mismatches,
+    token_mismatches,
+    update_mismatches,
+)
 from harness.engines.base import Context, Engine, build_engine
 from harness.engines.loop import Hook, Loop
+from harness.engines.model import decoder_blocks, named_stages, silenced_dropout
 from harness.measure import clock, nvml
 from harness.measure.ledger import predict, state_bytes_per_parameter
 from harness.measure.memory import Gauge, PhasePeaks
-from harness.measure.parity import Mismatch, loss_mismatches, numerics_mismatches, token_mismatches
 from harness.measure.preflight import preflight
 from harness.measure.state import take_inventory
+from harness.measure.trace import Movement, Outputs
 from harness.measure.traffic import TrafficError, profiled_pass
 
 _PACKAGES = ("torch", "transformers", "deepspeed", "triton", "numpy")
@@ -28,11 +39,13 @@ _PACKAGES = ("torch", "transformers", "deepspeed", "triton", "numpy")
 class Training:
     """Holds what one rank learns on its way to a RankResult."""
 
-    def __init__(self, context: Context, heartbeat: HeartbeatWriter, gauge: Gauge, hook: Hook | None) -> None:
+    def __init__(
+        self, context: Context, heartbeat: HeartbeatWriter, gauge: Gauge, hook: Hook | None, startup: clock.Laps
+    ) -> None:
         self._context, self._heartbeat, self._gauge = context, heartbeat, gauge
         self._spec = context.spec
         self._hook = hook
-        self.startup_s: dict[str, float] = {}
+        self._startup = startup
         self._found: Found | None = None
         self._state: State | None = None
         self._memory: Memory | None = None
@@ -42,56 +55,84 @@ class Training:
         self._energy_j: float | None = None
         self._profile: dict[str, Any] | None = None
         self._preflight: dict[str, Any] | None = None
+        self._moved: dict[str, float] = {}
+        self._outputs: dict[str, float] = {}
 
     def check_hardware(self) -> None:
         """Probe device and pipe, when the protocol asks for it."""
         if self._spec.protocol.preflight:
-            start = time.perf_counter()
             self._preflight = preflight(self._context.device, self._context.world_size)
-            self.startup_s["preflight"] = time.perf_counter() - start
+            self._startup.end("preflight")
 
     def build(self) -> None:
         """Build the engine and its loop."""
-        start = time.perf_counter()
-        self._engine: Engine = build_engine(self._context)
+        self.engine: Engine = build_engine(self._context)
         clock.barrier(self._context.device)
-        self.startup_s["build"] = time.perf_counter() - start
-        self.loop = Loop(self._context, self._engine, self._heartbeat, self._gauge.now, self._hook)
+        self.loop = Loop(self._context, self.engine, self._heartbeat, self._gauge.now, self._hook)
+        self._startup.end("build")
 
     def warm_up(self) -> None:
         """Run the warm-up steps, reading dtypes and state in the last of them."""
-        start = time.perf_counter()
         steps = self._spec.protocol.warmup_steps
         self.loop.tokens.prepare(0, steps + self._spec.protocol.timed_steps)
-        marks = clock.StepMarks(self._context.device, steps)
+        device, model = self._context.device, self.engine.model
+        blocks = set(map(id, decoder_blocks(model)))
+        names = [name for name, module in model.named_modules() if id(module) in blocks]
+        movement = Movement(self.engine.parts, names, self._parameters, device)
+        # A hook would make torch.compile compile everything twice.
+        compiled = any(module._compiled_call_impl is not None for module in model.modules())
+        outputs = Outputs({} if compiled else named_stages(model), device)
+        marks = clock.StepMarks(device, steps)
         marks.mark()
         for step in range(steps):
-            self.loop.step(self._look if step + 1 == steps else None)
+            with outputs if step == 0 else nullcontext():
+                self.loop.step(self._look if step + 1 == steps else None)
             marks.mark()
-        clock.synchronize(self._context.device)
+        clock.synchronize(device)
         self._warmup_s = marks.seconds()
-        self.startup_s["warmup"] = time.perf_counter() - start
+        self._moved, self._outputs = movement.distances() if steps else {}, outputs.means()
+        self.loop.watch_batches = False
+        self._startup.end("warmup")
 
-    def mismatches(self) -> list[Mismatch]:
-        """Broken promises so far, the same list on every rank.
+    def mismatches(self, reference: Reference | None = None) -> list[Mismatch]:
+        """Broken promises so far, the same list on every rank, held against the reference's training if it is given.
 
         Raises FloatingPointError when a loss is not a finite number: then there is nothing to compare.
         """
-        device = self._context.device
-        losses = torch.tensor(self.loop.losses(), dtype=torch.float64, device=device)
-        tokens = torch.tensor(float(self.loop.tokens_seen), dtype=torch.float64, device=device)
-        if len(losses):
-            dist.all_reduce(losses)
+        tokens = torch.tensor(self.loop.tokens_seen, device=self._context.device)
         dist.all_reduce(tokens)
         found = numerics_mismatches(self._spec, self._found) if self._found else []
         if self.loop.next_step:
             found += token_mismatches(self._spec, int(tokens) // self.loop.next_step)
+        if self._moved:
+            found += update_mismatches(self._moved, self._spec.protocol.warmup_steps)
+        found += batch_mismatches(self._checksums())
+        trace, stated = self.trace(), self._spec.protocol.reference_loss
+        theirs = reference or (Trace(loss=list(stated)) if stated else None)
+        return found + (reference_mismatches(self._spec, trace, theirs) if theirs else [])
+
+    def trace(self) -> Trace:
+        """What the training so far can be compared by, the same on every rank; raises what `mismatches` raises."""
+        own = self.loop.losses()
+        losses = torch.tensor(own, dtype=torch.float64, device=self._context.device)
+        if own:
+            dist.all_reduce(losses)
         mean = (losses / self._context.world_size).tolist()
         for step, loss in enumerate(mean):
             if not math.isfinite(loss):
-                own = self.loop.losses()[step]
-                raise FloatingPointError(f"loss is not finite: {loss} over all ranks at step {step}, {own} on this one")
-        return found + loss_mismatches(self._spec.protocol.reference_loss, mean, self._spec)
+                raise FloatingPointError(
+                    f"loss is not finite: {loss} over all ranks at step {step}, {own[step]} on this one"
+                )
+        return Trace(loss=mean, grad_norm=self.loop.norms(), moved=self._moved, outputs=self._outputs)
+
+    def _checksums(self) -> list[list[int]]:
+        """Checksums of the batches so far, by rank."""
+        own = self.loop.checksums().to(self._context.device)
+        if not len(own):
+            return []
+        everyone = [torch.empty_like(own) for _ in range(self._context.world_size)]
+        dist.all_gather(everyone, own)
+        return [row.tolist() for row in everyone]
 
     def time(self) -> None:
         """The timed window: nothing but steps between its edges."""
@@ -99,6 +140,7 @@ class Training:
         with clock.collector_paused():
             self._gauge.open_window()
             before_j = meter()
+            self._startup.end("gate")
             self._window_s, self._steps_s = clock.timed(
                 self._context.device, self._spec.protocol.timed_steps, self.loop.step
             )
@@ -147,29 +189,31 @@ class Training:
             memory=self._memory,
             state=self._state,
             found=self._found,
-            startup_s=self.startup_s,
-            resolved=self._engine.resolved(),
+            startup_s=self._startup.seconds,
+            resolved=self.engine.resolved() | {"dropout_set_to_0": silenced_dropout(self._spec)},
             versions=versions(),
             device_name=device_name(self._context.device),
+            moved=self._moved,
+            outputs=self._outputs,
             profile=self._profile,
             preflight=self._preflight,
             ledger=ledger.to_json() if ledger else None,
         )
 
     def _look(self) -> None:
-        self._found = self._engine.found()
+        self._found = self.engine.found()
 
     def _take_inventory(self) -> None:
         self._look()
         self._state = take_inventory(
-            ((h.role, h.tensor) for h in self._engine.holdings()),
+            ((h.role, h.tensor) for h in self.engine.holdings()),
             self._parameters,
             state_bytes_per_parameter(self._spec),
         )
 
     @property
     def _parameters(self) -> int:
-        return self._engine.parameters
+        return self.engine.parameters
 
 
 def versions() -> dict[str, str]:

@@ -124,6 +124,9 @@ class ZeroEngine:
         norm: torch.Tensor | float | None = self._engine.get_global_grad_norm()
         return norm
 
+    def parts(self) -> Iterator[tuple[str, torch.Tensor]]:
+        return ((name, _own_part(p)) for name, p in self.model.named_parameters() if p.requires_grad)
+
     def holdings(self) -> Iterator[Holding]:
         for parameter in self._parameters:
             yield Holding("parameter", _own_part(parameter))

@@ -38,6 +38,20 @@ def collector_paused() -> Iterator[None]:
         gc.enable()
 
 
+class Laps:
+    """Seconds by part, with nothing left out between two parts, so that they add up to the whole."""
+
+    def __init__(self, started_s: float) -> None:
+        self._last_s = started_s
+        self.seconds: dict[str, float] = {}
+
+    def end(self, part: str) -> None:
+        """End a part here, where the next begins."""
+        now_s = time.perf_counter()
+        self.seconds[part] = self.seconds.get(part, 0.0) + now_s - self._last_s
+        self._last_s = now_s
+
+
 class StepMarks:
     """Marks between steps: device events on CUDA, read after the window; the host's clock on CPU."""
 

@@ -1,6 +1,7 @@
 """One attempt: its tries, its record. Whatever happens to the ranks, a record is written."""
 
 import datetime
+import shutil
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,7 @@ from harness.contract.diagnosis import Diagnosis
 from harness.contract.heartbeat import RankExit
 from harness.contract.measured import Measured, RankResult
 from harness.contract.outcome import REMEDIES, Remedy, outcome
+from harness.contract.parity import REFERENCE
 from harness.contract.record import RECORD_VERSION, Record, Try
 from harness.contract.spec import RunSpec
 from harness.diagnosis import diagnose_folder
@@ -64,6 +66,8 @@ class Attempt:
         measured = self._measured(diagnosis, telemetry)
         folder.tidy(self.out)
         first = self.results[0] if self.results else None
+        if silenced := first and first.resolved.get("dropout_set_to_0"):
+            self.notes.append(f"dropout is 0 in the arm {self.spec.identity.arm}: the model's own is {silenced}")
         return Record(
             record_version=RECORD_VERSION,
             source=None,
@@ -100,6 +104,8 @@ class Attempt:
     def _trial(self, spec: RunSpec, place: Path, until_s: float) -> Record:
         place.mkdir()
         folder.prepare(place, spec)
+        if (self.out / REFERENCE).exists():
+            shutil.copyfile(self.out / REFERENCE, place / REFERENCE)
         teller = self.teller.inner(spec)
         record = Attempt(spec=spec, out=place, signals=self.signals, teller=teller, until_s=until_s).run()
         folder.write_record(place, record)

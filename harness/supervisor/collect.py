@@ -79,11 +79,14 @@ def merge(
         throttle=throttle,
         loss=_columns((r.loss for r in results), statistics.fmean),
         grad_norm=_columns((r.grad_norm for r in results), _first_known),
+        moved=first.moved,
+        outputs=first.outputs,
         memory=fullest([r.memory for r in results]),
         memory_by_rank=[r.memory for r in results],
         state=max((r.state for r in results if r.state), key=_state_bytes, default=None),
         found=first.found,
-        startup_s={part: max(r.startup_s.get(part, 0.0) for r in results) for part in first.startup_s},
+        # Of one rank, so that the parts add up: the slowest of each would be more than any rank waited.
+        startup_s=max((r.startup_s for r in results), key=lambda parts: sum(parts.values())),
         mfu=utilized(causal=False),
         mfu_causal=utilized(causal=True),
         flags=flags(results, spec, step_times_s, bool(DOUBTFUL & set(throttle))),
@@ -138,11 +141,12 @@ def flags(results: list[RankResult], spec: RunSpec, step_times_s: list[float], t
 
 
 def not_finite(results: list[RankResult]) -> tuple[int, int] | None:
-    """(rank, step) of the first loss that is not a finite number; None when all are."""
+    """(rank, step) of the first loss or gradient norm that is not a finite number; None when all are."""
     for result in results:
-        for step, loss in enumerate(result.loss):
-            if not math.isfinite(loss):
-                return result.rank, step
+        for numbers in (result.loss, result.grad_norm):
+            for step, number in enumerate(numbers):
+                if number is not None and not math.isfinite(number):
+                    return result.rank, step
     return None
 
 

@@ -16,6 +16,7 @@ from msgspec import structs
 
 from harness.contract.errors import DeliveryError, HarnessError, SpecError
 from harness.contract.files import write_atomically
+from harness.contract.parity import REFERENCE
 from harness.contract.record import File, Record, read_record
 from harness.contract.spec import RunSpec
 from harness.supervisor.processes import Cancelled, Signals
@@ -128,7 +129,7 @@ def prepare(out: Path, spec: RunSpec) -> None:
 def _prepare(out: Path, spec: RunSpec) -> None:
     with contextlib.suppress(FileNotFoundError):
         (out / RECORD).replace(out / TORN)
-    for name in (RECORD, SPEC, CHOSEN, RESERVE, "telemetry.jsonl"):
+    for name in (RECORD, SPEC, CHOSEN, REFERENCE, RESERVE, "telemetry.jsonl"):
         for path in (out / name, *out.glob(f".{name}.*.part")):
             path.unlink(missing_ok=True)
     for folder in (*out.glob("try-*"), *out.glob("trial-*")):
@@ -177,7 +178,14 @@ def write_record(out: Path, record: Record) -> None:
 
 def list_files(out: Path) -> tuple[File, ...]:
     """Every file of ours beside the record, with size and checksum, in order of path."""
-    paths = [out / SPEC, out / CHOSEN, out / "telemetry.jsonl", *out.glob("try-*/**/*"), *out.glob("trial-*/**/*")]
+    paths = [
+        out / SPEC,
+        out / CHOSEN,
+        out / REFERENCE,
+        out / "telemetry.jsonl",
+        *out.glob("try-*/**/*"),
+        *out.glob("trial-*/**/*"),
+    ]
     return tuple(_describe(out, path) for path in sorted(paths) if path.is_file() and not path.is_symlink())
 
 

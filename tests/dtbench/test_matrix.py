@@ -117,8 +117,9 @@ def test_most_wanted_cells_come_first_with_all_their_repeats(study: Load) -> Non
         "platforms: [h200-x2]\narms: [matched]\nrepeats: 2\norder: [{config: [zero-3, fsdp2-reshard]}, {config: ddp}]\n"
     )
     names = [run.identity.config for run in matrix.runs]
-    assert set(names[:4]) == {"zero-3", "fsdp2-reshard"}
-    assert names[4:6] == ["ddp", "ddp"]
+    assert names[0] == "ddp", "what the parity gate compares the others with"
+    assert set(names[1:5]) == {"zero-3", "fsdp2-reshard"}
+    assert names[5] == "ddp"
 
 
 def test_remedies_switch(study: Load) -> None:

@@ -17,6 +17,8 @@ from tests.dtbench.conftest import GPU_STUDY, make_record, run_of, write_record
 
 Load = Callable[[str], Matrix]
 REFERENCE = (8.0, 7.5, 7.0)
+SKEWED = GPU_STUDY + "data: {tokens: skewed}\n"
+"""A study as those of 2026: judged by each loss."""
 
 
 def test_the_largest_relative_difference_and_its_step() -> None:
@@ -54,7 +56,7 @@ def test_a_matched_cell_off_the_reference_gets_no_speed(tmp_path: Path, study: L
 
 
 def test_what_was_found_at_aggregation_is_told_with_its_step_and_losses(tmp_path: Path, study: Load) -> None:
-    matrix = study(GPU_STUDY)
+    matrix = study(SKEWED)
     results_with(matrix, tmp_path, "matched", (8.0, 7.9, 7.9))
     text = write_report(matrix, tmp_path).read_text()
     assert (
@@ -65,12 +67,21 @@ def test_what_was_found_at_aggregation_is_told_with_its_step_and_losses(tmp_path
 
 
 def test_a_mismatch_beside_good_repeats_is_told_as_well(tmp_path: Path, study: Load) -> None:
-    matrix = study(GPU_STUDY)
+    matrix = study(SKEWED)
     for run in matrix.runs:
         off = (run.identity.config, run.identity.repeat) == ("zero-3", 2)
         write_record(tmp_path, make_record(run, loss=(math.inf, 7.5) if off else REFERENCE))
     text = write_report(matrix, tmp_path).read_text()
     assert "| 2/3 | ok, 1x parity_mismatch: The loss of step 0 is inf, the reference's is 8: not to be compared" in text
+
+
+def test_structured_data_is_judged_by_the_fall(tmp_path: Path, study: Load) -> None:
+    matrix = study(GPU_STUDY)
+    results_with(matrix, tmp_path, "matched", (8.0, 7.9, 7.9))
+    text = write_report(matrix, tmp_path).read_text()
+    assert (
+        "parity_mismatch: mean fall of the loss from step 0 to steps 1 to 2: promised 0.75 within 5%, found 0.1" in text
+    )
 
 
 @pytest.mark.parametrize("word", ["failed", "parity_mismatch"])

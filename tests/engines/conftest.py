@@ -23,6 +23,8 @@ STEPS = {"protocol__warmup_steps": 4, "protocol__timed_steps": 1, "data__sequenc
 FLOAT32 = dict.fromkeys(("parameter", "compute", "master", "optimizer_state", "reduce", "accumulate"), "float32")
 SHARDINGS = ("ddp", "fsdp2-reshard", "zero-2", "zero-3")
 """One config of each way to shard."""
+WRONG = ("no_update", "learning_rate", "summed_gradients", "repeated_data", "frozen_layer", "dropout")
+"""Faults of a training that runs through and is another than its spec says."""
 WRAPPERS = ("ddp", "fsdp2-reshard", "zero-3")
 """One config of each engine."""
 
@@ -80,6 +82,7 @@ def variants(checkpoint: Path) -> dict[str, RunSpec]:
         specs[f"reduce-bf16/{config}"] = make_spec(config, **small, numerics__reduce="bfloat16")
         pretrained = {"model__weights": "pretrained", "model__pretrained": str(checkpoint)}
         specs[f"pretrained/{config}"] = make_spec(config, **small, **pretrained)
+    specs |= gated()
     specs["micro-batch/ddp"] = make_spec("ddp", **small, data__micro_batch=3)
     specs["foreach/ddp"] = make_spec("ddp", **small, optimizer__implementation="torch-foreach")
     specs["eager/ddp"] = make_spec("ddp", **small, model__attention="eager")
@@ -88,6 +91,18 @@ def variants(checkpoint: Path) -> dict[str, RunSpec]:
     specs["leaves/zero-3"] = make_spec("zero-3", **small, engine__settings__leaf_blocks=True)
     specs["sharded-small/zero-3"] = make_spec("zero-3", **small, engine__settings__param_persistence_threshold=0)
     specs["offload/zero-2"] = make_spec("zero-2", **small, engine__settings__offload_optimizer=True)
+    return specs
+
+
+def gated() -> dict[str, RunSpec]:
+    """A reference on structured data, first by name, runs that are held against it, and one for each wrong training."""
+    shared = {"model__config": SMALL, **STEPS, "protocol__warmup_steps": 10, "data__tokens": "structured"}
+    specs = {"gate/0": make_spec("ddp", **shared, identity__reference=True)}
+    specs |= {f"gate/{config}": make_spec(config, **shared) for config in CONFIGS}
+    for kind in WRONG:
+        ranks = (1,) if kind == "repeated_data" else (0, 1)
+        faults = [{"kind": kind, "rank": rank, "step": 0, "phase": "forward"} for rank in ranks]
+        specs[f"gate/{kind}"] = make_spec("ddp", **shared, faults=faults)
     return specs
 
 

@@ -9,30 +9,47 @@ raises leaves error-<rank>.txt in its place. Real runs have a process of their o
 import gc
 import os
 import sys
+import time
 import traceback
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from msgspec import structs
 
 from harness.contract.heartbeat import HeartbeatWriter
+from harness.contract.parity import Reference, same_training
 from harness.contract.spec import read_spec
 from harness.engines.base import Context
 from harness.engines.training import Training
+from harness.faults import Injector
+from harness.measure.clock import Laps
 from harness.measure.memory import Gauge
 from harness.worker import write_json
+
+REFERENCES: dict[str, Reference] = {}
+"""Key of the training -> what its reference run left."""
 
 
 def run_one(folder: Path, rank: int, world_size: int) -> None:
     spec = read_spec(folder / "spec.json")
-    device = torch.device("cpu")
+    device, injector = torch.device("cpu"), Injector(spec, rank)
+    hook = injector.strike if spec.faults else None
     training = Training(
-        Context(spec, rank, world_size, device), HeartbeatWriter(folder, rank), Gauge(device, cap_gib=None), hook=None
+        Context(spec, rank, world_size, device),
+        HeartbeatWriter(folder, rank),
+        Gauge(device, cap_gib=None),
+        hook,
+        Laps(time.perf_counter()),
     )
     training.check_hardware()
     training.build()
+    injector.attach(training.engine, training.loop)
     training.warm_up()
-    write_json(folder / f"parity-{rank}.json", [str(m) for m in training.mismatches()])
+    key = same_training(spec)
+    write_json(folder / f"parity-{rank}.json", [str(m) for m in training.mismatches(REFERENCES.get(key))])
+    if spec.identity.reference:
+        REFERENCES[key] = Reference(**structs.asdict(training.trace()), path=folder.name, record="")
     training.time()
     training.collect()
     write_json(folder / f"result-{rank}.json", training.result())

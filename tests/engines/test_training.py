@@ -3,7 +3,7 @@
 import pytest
 
 from harness.contract.engines import CONFIGS, ENGINES
-from tests.engines.conftest import SHARDINGS, WRAPPERS, Trained
+from tests.engines.conftest import SHARDINGS, WRAPPERS, WRONG, Trained
 
 # The first test waits for all the trainings.
 pytestmark = pytest.mark.timeout(1600)
@@ -161,3 +161,28 @@ def test_micro_batch_changes_tokens_and_prediction(trained: Results) -> None:
     assert one is not None and three is not None
     assert three["parts_bytes"]["activations"] == 3 * one["parts_bytes"]["activations"]
     assert distance(trained["micro-batch/ddp"], trained["matched/ddp"], steps=1) > 1e-4
+
+
+CAUGHT = {
+    "no_update": "found no change of any parameter in 10 steps: the optimizer updates nothing",
+    "learning_rate": "as with a learning rate of 1.",
+    "summed_gradients": "2.00x the reference's: gradients are summed over 2 ranks, not averaged",
+    "repeated_data": "tokens of rank 1, batch 0: promised a batch of its own, found the batch of rank 0",
+    "frozen_layer": "found no change of model.layers.1 in 10 steps: model.layers.1 is frozen",
+    "dropout": "loss of step 0, before any update: promised 5.",
+}
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_every_engine_passes_the_gate_on_structured_data(trained: Results, config: str) -> None:
+    assert trained[f"gate/{config}"].parity == []
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_the_gate_names_a_wrong_training(trained: Results, kind: str) -> None:
+    said = trained[f"gate/{kind}"].parity
+    assert CAUGHT[kind] in said[0], said
+
+
+def test_a_wrong_forward_is_traced_to_its_first_module(trained: Results) -> None:
+    assert trained["gate/dropout"].parity[0].endswith("the first module whose output differs is model.layers.0")

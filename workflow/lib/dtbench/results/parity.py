@@ -1,11 +1,12 @@
 """Do two runs train the same thing? Losses step by step against the study's reference."""
 
+import dataclasses
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from harness.contract.codec import digest
-from harness.contract.parity import loss_differences
+from harness.contract.measured import Measured
+from harness.contract.parity import Mismatch, Trace, loss_differences, reference_mismatches, same_training, trace_of
 from harness.contract.record import Record
 from harness.contract.spec import RunSpec
 
@@ -25,15 +26,19 @@ class Parity:
     """In that step."""
     reference: float
     """The reference's loss in that step."""
+    mismatches: tuple[Mismatch, ...] | None = None
+    """What the gate says of structured data; None: judged by the tolerance."""
 
     @property
     def within(self) -> bool:
-        """Whether every compared step is inside the tolerance."""
-        return self.difference <= self.tolerance
+        """Whether it is the reference's training."""
+        return self.difference <= self.tolerance if self.mismatches is None else not self.mismatches
 
     @property
     def sentence(self) -> str:
         """How far apart, in words; steps are counted from 0 as in the run's own gate."""
+        if self.mismatches:
+            return f"{self.mismatches[0]}."
         apart = f"{self.difference:.2%} apart" if math.isfinite(self.difference) else "not to be compared"
         return (
             f"The loss of step {self.step} is {self.loss:.6g}, the reference's is {self.reference:.6g}: "
@@ -41,32 +46,23 @@ class Parity:
         )
 
 
-def same_training(spec: RunSpec) -> str:
-    """Key of everything that decides the losses apart from engine and numerics: equal keys are comparable."""
-    optimizer = spec.optimizer
-    return digest(
-        {
-            "model": [spec.model.config, spec.model.weights, spec.model.pretrained, spec.model.seed],
-            "data": spec.data,
-            "world_size": spec.platform.world_size,
-            "optimizer": [
-                optimizer.learning_rate,
-                optimizer.betas,
-                optimizer.epsilon,
-                optimizer.weight_decay,
-                optimizer.clip_norm,
-            ],
-        }
-    )
-
-
-def references(records: Iterable[Record]) -> dict[str, list[float]]:
-    """Losses of the reference runs by `same_training`; the first finished one of each, in the order given."""
-    found: dict[str, list[float]] = {}
+def references(records: Iterable[Record]) -> dict[str, Trace]:
+    """Trainings of the reference runs by `same_training`; the first finished one of each, in the order given."""
+    found: dict[str, Trace] = {}
     for record in records:
-        if record.spec.identity.reference and record.outcome == "ok" and record.measured and record.measured.loss:
-            found.setdefault(same_training(record.spec), list(record.measured.loss))
+        measured = record.measured if record.spec.identity.reference and record.outcome == "ok" else None
+        if measured and measured.loss and all(map(math.isfinite, measured.loss)):
+            found.setdefault(same_training(record.spec), trace_of(measured))
     return found
+
+
+def judge(spec: RunSpec, measured: Measured, reference: Trace) -> Parity | None:
+    """Hold a finished run against the reference's training; None when there is nothing to compare."""
+    protocol = spec.protocol
+    parity = compare(measured.loss, reference.loss, steps=protocol.parity_steps, tolerance=protocol.parity_tolerance)
+    if parity is None or spec.data.tokens == "skewed":
+        return parity
+    return dataclasses.replace(parity, mismatches=tuple(reference_mismatches(spec, trace_of(measured), reference)))
 
 
 def compare(loss: Sequence[float], reference: Sequence[float], *, steps: int, tolerance: float) -> Parity | None:

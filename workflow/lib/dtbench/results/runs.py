@@ -9,11 +9,12 @@ from pathlib import Path
 
 from dtbench.results.machines import machines
 from dtbench.study.matrix import Cell, Matrix, at
-from dtbench.results.parity import Parity, compare, references, same_training
+from dtbench.results.parity import Parity, judge, references
 from dtbench.results.store import attempts, run_folder
 from harness.contract.codec import decode, read_json
 from harness.contract.diagnosis import Diagnosis
 from harness.contract.errors import SpecError
+from harness.contract.parity import Trace, same_training
 from harness.contract.record import Record, read_record
 from harness.contract.spec import RunSpec
 
@@ -67,12 +68,12 @@ class Run:
 
     @property
     def off_reference(self) -> bool:
-        """Whether it finished, and only its losses beside the reference's say that it trained something else."""
+        """Whether it finished, and only its losses say that it trained something else than it should."""
         return self.newest is not None and self.newest.diagnosis.outcome == "ok" and self.outcome != "ok"
 
     @property
     def untold(self) -> str:
-        """Why it does not count where no log of its own says so: an unreadable record, or losses off the reference."""
+        """Why it does not count where no log of its own says so: an unreadable record, or its losses."""
         if self.problem is not None:
             return self.problem
         if self.off_reference and self.outcome == "numerics":
@@ -148,7 +149,7 @@ def _load_run(spec: RunSpec, results: Path, diagnoses: dict[str, Reread]) -> Run
     return Run(spec=spec, ended=tuple(ended), problem=problem)
 
 
-def _placed(run: Run, known: dict[str, list[float]], places: dict[str, str]) -> Run:
+def _placed(run: Run, known: dict[str, Trace], places: dict[str, str]) -> Run:
     """The run beside the study's other runs: its machine, and its loss against the reference's."""
     newest = run.newest
     if newest is None:
@@ -159,11 +160,7 @@ def _placed(run: Run, known: dict[str, list[float]], places: dict[str, str]) -> 
     reference = known.get(same_training(run.spec))
     if reference is None:
         return run
-    protocol = run.spec.protocol
-    parity = compare(
-        newest.record.measured.loss, reference, steps=protocol.parity_steps, tolerance=protocol.parity_tolerance
-    )
-    return dataclasses.replace(run, parity=parity)
+    return dataclasses.replace(run, parity=judge(run.spec, newest.record.measured, reference))
 
 
 def with_diagnoses(loaded: Loaded, found: dict[str, Diagnosis]) -> Loaded:

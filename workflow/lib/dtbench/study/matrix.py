@@ -257,16 +257,18 @@ def _word(key: str, value: Any) -> str:
 
 
 def _ordered(study: Study, cells: tuple[Cell, ...]) -> tuple[RunSpec, ...]:
-    """Most wanted first; then block by block (a repeat on a platform), in seeded random order inside each."""
+    """References, then the most wanted; then block by block (a repeat on a platform), in random order in each."""
     ranked = []
     for repeat in range(1, study.repeats + 1):
         for place, platform in enumerate(study.platforms):
             block = [cell for cell in cells if cell.platform == platform and cell.spec]
             random.Random(f"{study.seed}/{platform}/{repeat}").shuffle(block)
             for position, cell in enumerate(block):
-                ranked.append((_rank(study, cell), repeat, place, position, cell))
-    ranked.sort(key=lambda item: item[:4])
-    return tuple(at(cell.spec, repeat=repeat) for _, repeat, _, _, cell in ranked if cell.spec)
+                # What the parity gate compares the others with comes before them.
+                first = repeat == 1 and cell.spec is not None and cell.spec.identity.reference
+                ranked.append((not first, _rank(study, cell), repeat, place, position, cell))
+    ranked.sort(key=lambda item: item[:5])
+    return tuple(at(cell.spec, repeat=repeat) for _, _, repeat, _, _, cell in ranked if cell.spec)
 
 
 def _rank(study: Study, cell: Cell) -> int:

@@ -1,0 +1,85 @@
+"""What the parity gate reads off a training besides losses: how far parameters move, what the first forward gives."""
+
+from collections.abc import Callable, Iterator, Mapping
+from types import TracebackType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+SAMPLE = 2**20
+"""Elements of a model that are watched at most, spread evenly: a copy of all would not fit beside a large model."""
+REST = "embedding, last norm and head"
+"""The parameters outside the blocks. Together, because a bfloat16 norm weight near 1 may not move in ten steps."""
+
+Parts = Callable[[], Iterator[tuple[str, torch.Tensor]]]
+"""This rank's own part of every parameter that trains, by its name."""
+
+
+class Movement:
+    """Remembers a sample of the parameters, to tell later how far they have moved."""
+
+    def __init__(self, parts: Parts, blocks: list[str], parameters: int, device: torch.device) -> None:
+        self._parts, self._device = parts, device
+        self._stride = max(1, parameters // SAMPLE)
+        self._modules = [*blocks, REST]
+        self._before = {name: self._sample(part) for name, part in parts()}
+
+    def _sample(self, part: torch.Tensor) -> torch.Tensor:
+        return part.detach().flatten()[:: self._stride].to(torch.float32, copy=True)
+
+    def distances(self) -> dict[str, float]:
+        """Module -> mean distance of its sampled parameters from where they were, over all ranks; synchronizes."""
+        sums = torch.zeros(len(self._modules), 2, dtype=torch.float64)
+        for name, part in self._parts():
+            moved = (self._sample(part) - self._before[name]).abs()
+            sums[self._index(name)] += torch.tensor([float(moved.sum()), moved.numel()], dtype=torch.float64)
+        # A frozen parameter is no part of the training: its module then counts as one that does not move.
+        sums = sums.to(self._device)
+        dist.all_reduce(sums)
+        return {
+            module: total / count if count else 0.0
+            for module, (total, count) in zip(self._modules, sums.tolist(), strict=True)
+        }
+
+    def _index(self, name: str) -> int:
+        inside = (i for i, module in enumerate(self._modules) if name.startswith(module + "."))
+        return next(inside, len(self._modules) - 1)
+
+
+class Outputs:
+    """Notes the mean magnitude of each module's first output while it is open."""
+
+    def __init__(self, modules: Mapping[str, nn.Module], device: torch.device) -> None:
+        self._modules, self._device = modules, device
+        self._means: dict[str, torch.Tensor] = {}
+        self._hooks: list[Any] = []
+
+    def __enter__(self) -> "Outputs":
+        self._hooks = [module.register_forward_hook(self._note(name)) for name, module in self._modules.items()]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+    def _note(self, name: str) -> Callable[[nn.Module, Any, Any], None]:
+        def note(_: nn.Module, __: Any, output: Any) -> None:
+            tensor = output[0] if isinstance(output, tuple) else output
+            if name not in self._means:
+                # A norm and no mean of absolute values: it needs no copy as large as the output.
+                size = torch.linalg.vector_norm(tensor.detach(), ord=1, dtype=torch.float32)
+                self._means[name] = size / tensor.numel()
+
+        return note
+
+    def means(self) -> dict[str, float]:
+        """Module -> mean magnitude of its output over all ranks, in the order of the forward pass; synchronizes."""
+        if not self._means:
+            return {}
+        stacked = torch.stack(list(self._means.values())).to(self._device, torch.float64)
+        dist.all_reduce(stacked)
+        return dict(zip(self._means, (stacked / dist.get_world_size()).tolist(), strict=True))
