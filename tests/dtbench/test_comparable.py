@@ -25,7 +25,7 @@ def kinds(context: dict[str, Any]) -> list[str]:
     return [finding.kind for finding in context["findings"]]
 
 
-def test_an_override_of_the_micro_batch_ends_the_comparison_and_is_told(tmp_path: Path, study: Load) -> None:
+def test_another_micro_batch_is_marked_and_not_compared(tmp_path: Path, study: Load) -> None:
     matrix = study(
         GPU_STUDY.replace("[h200-x2]", "[h200-x2, h200-x2-thin]")
         + "overrides: [{config: zero-3, platform: h200-x2-thin, set: {data: {micro_batch: 4}}}]\n"
@@ -39,7 +39,7 @@ def test_an_override_of_the_micro_batch_ends_the_comparison_and_is_told(tmp_path
     assert "| zero-3 | matched | 400 | 400 (micro-batch 4) |" in text
 
 
-def test_equal_numerics_are_compared_with_equal_numerics(tmp_path: Path, study: Load) -> None:
+def test_only_equal_numerics_are_compared(tmp_path: Path, study: Load) -> None:
     low = "{name: fsdp2-reshard-low, base: fsdp2-reshard, override: {numerics: {reduce: bfloat16}}}"
     other = "{name: zero-3-low, base: zero-3, override: {numerics: {reduce: bfloat16}}}"
     clip = "{name: zero-3-noclip, base: zero-3, override: {optimizer: {clip_norm: 0.0}}}"
@@ -66,7 +66,7 @@ def test_equal_numerics_are_compared_with_equal_numerics(tmp_path: Path, study: 
     ]
 
 
-def test_as_shipped_other_numerics_are_what_is_compared(tmp_path: Path, study: Load) -> None:
+def test_the_defaults_arm_compares_different_numerics(tmp_path: Path, study: Load) -> None:
     matrix = study(
         GPU_STUDY.replace("[matched]", "[defaults]")
         + "overrides: [{config: zero-3, set: {numerics: {reduce: float32}}}]\n"
@@ -86,7 +86,7 @@ def test_variants_with_one_suffix_are_twins(tmp_path: Path, study: Load) -> None
     assert heads == {"fsdp2-reshard": pytest.approx(2.0), "fsdp2-reshard-mb4": pytest.approx(1.5)}
 
 
-def test_one_rank_tells_what_an_engine_costs_by_itself(tmp_path: Path, study: Load) -> None:
+def test_one_rank_shows_an_engines_own_cost(tmp_path: Path, study: Load) -> None:
     context = lay(tmp_path, study(GPU_STUDY.replace("[h200-x2]", "[h200-x1]")))
     (found,) = [f.sentence for f in context["findings"] if f.kind == "own_cost"]
     assert found == (
@@ -101,7 +101,7 @@ def test_a_known_name_means_the_known_config(study: Load) -> None:
         study("platforms: [h200-x2]\nconfigs: [{name: fsdp2-reshard, base: zero-3}]\n")
 
 
-def test_a_workload_of_which_nothing_finished_is_named(tmp_path: Path, study: Load) -> None:
+def test_a_workload_without_results_is_named(tmp_path: Path, study: Load) -> None:
     large = "{name: zero-3-mb8, base: zero-3, override: {data: {micro_batch: 8}}}"
     matrix = study(GPU_STUDY.replace("zero-3]", f"zero-3, {large}]"))
     write_record(tmp_path, make_record(run_of(matrix, "ddp")))
@@ -110,7 +110,7 @@ def test_a_workload_of_which_nothing_finished_is_named(tmp_path: Path, study: Lo
     assert "- **h200-x2, matched, micro-batch 8**: Nothing finished. Failed: `zero-3-mb8` (cuda_oom).\n" in text
 
 
-def test_the_runner_up_is_the_nearest_by_pairs_not_by_medians(tmp_path: Path, study: Load) -> None:
+def test_pairs_and_not_medians_choose_the_next(tmp_path: Path, study: Load) -> None:
     matrix = study(GPU_STUDY.replace("zero-3]", "zero-3, zero-2]"))
     # A slow block takes the median of fsdp2-reshard below zero-3's, though in the pair it is nearer to ddp.
     speeds = {"ddp": {1: 1000.0}, "fsdp2-reshard": {1: 900.0, 3: 50.0}}
@@ -123,7 +123,7 @@ def test_the_runner_up_is_the_nearest_by_pairs_not_by_medians(tmp_path: Path, st
     assert choice.behind.ratio.value == pytest.approx(10 / 9)
 
 
-def test_what_never_ran_is_not_drawn_as_dead(tmp_path: Path, study: Load) -> None:
+def test_an_unrun_config_is_not_drawn(tmp_path: Path, study: Load) -> None:
     matrix = study(GPU_STUDY.replace("[h200-x2]", "[h200-x2, h200-x2-24gb]"))
     for config, peak in {"ddp": 30_000_000_000, "zero-3": 42_000_000_000, "fsdp2-reshard": 20_000_000_000}.items():
         write_record(tmp_path, make_record(run_of(matrix, config, platform="h200-x2"), peak_bytes=peak))
@@ -133,7 +133,7 @@ def test_what_never_ran_is_not_drawn_as_dead(tmp_path: Path, study: Load) -> Non
     assert {(p.config, p.alive) for p in line.points} == {("fsdp2-reshard", True), ("zero-3", False)}
 
 
-def test_a_dead_run_held_at_least_what_its_allocator_said(tmp_path: Path, study: Load) -> None:
+def test_a_dead_run_held_what_its_allocator_said(tmp_path: Path, study: Load) -> None:
     matrix = study(GPU_STUDY)
     said = (
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.16 GiB. GPU 0 has a total capacity of 24.00 "
@@ -147,7 +147,7 @@ def test_a_dead_run_held_at_least_what_its_allocator_said(tmp_path: Path, study:
     assert "| h200-x2 | zero-3 | matched | r1 a1 try 1 | over 24.96 | cuda_oom |" in text
 
 
-def test_a_step_that_began_is_not_called_completed(tmp_path: Path, study: Load) -> None:
+def test_steps_before_death_are_called_begun(tmp_path: Path, study: Load) -> None:
     matrix = study(GPU_STUDY)
     write_record(tmp_path, make_record(run_of(matrix, "ddp"), peak_bytes=10_000_000_000))
     for config, peak in {"fsdp2-reshard": 30_000_000_000, "zero-3": 40_000_000_000}.items():

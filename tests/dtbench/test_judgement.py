@@ -23,7 +23,7 @@ def said(context: dict[str, Any], kind: str) -> list[str]:
     return [finding.sentence for finding in context["findings"] if finding.kind == kind]
 
 
-def test_steady_cells_are_told_apart_whatever_unsteady_ones_do(tmp_path: Path, study: Load) -> None:
+def test_steady_cells_rank_beside_unsteady_ones(tmp_path: Path, study: Load) -> None:
     matrix = study(GPU_STUDY.replace("ddp, ", "zero-1, zero-2, ddp, "))
     # Two cells that move by 20%, and two that all three pairs set 3% apart.
     sway = {1: 0.9, 2: 1.0, 3: 1.1}
@@ -36,7 +36,7 @@ def test_steady_cells_are_told_apart_whatever_unsteady_ones_do(tmp_path: Path, s
     assert (choice.behind.config, round(choice.behind.ratio.value, 2)) == ("fsdp2-reshard", 1.03)
 
 
-def test_no_factor_is_made_of_what_noise_can_make(tmp_path: Path, study: Load) -> None:
+def test_noise_makes_no_factor(tmp_path: Path, study: Load) -> None:
     matrix = study(GPU_STUDY.replace("[matched]", "[defaults, matched]").replace("repeats: 3", "repeats: 2"))
     speeds = {("fsdp2-reshard", "defaults"): 2510.0, ("fsdp2-reshard", "matched"): 2500.0}
     for run in matrix.runs:
@@ -46,7 +46,7 @@ def test_no_factor_is_made_of_what_noise_can_make(tmp_path: Path, study: Load) -
     assert sentence.endswith("make no difference beyond the noise of repeats (a factor of 1.00 to 1.00).")
 
 
-def test_a_single_pair_is_called_one(tmp_path: Path, study: Load) -> None:
+def test_a_single_pair_is_named(tmp_path: Path, study: Load) -> None:
     matrix = study(GPU_STUDY)
     for config, speed in {"fsdp2-reshard": 900.0, "zero-3": 300.0}.items():
         write_record(tmp_path, make_record(run_of(matrix, config), tokens_per_s=speed))
@@ -54,7 +54,7 @@ def test_a_single_pair_is_called_one(tmp_path: Path, study: Load) -> None:
     assert "`fsdp2-reshard` trains 3.00x as fast as `zero-3` (one pair of runs)" in sentence
 
 
-def test_the_price_of_offload_is_that_of_the_paired_runs(tmp_path: Path, study: Load) -> None:
+def test_offload_is_priced_by_paired_runs(tmp_path: Path, study: Load) -> None:
     matrix = study(GPU_STUDY.replace("ddp, ", "zero-3-offload, "))
     tokens = run_of(matrix, "zero-3").tokens_per_step
     # Steps of 1 s and 4 s on machine a; a slow machine b ran the plain config alone.
@@ -67,7 +67,7 @@ def test_the_price_of_offload_is_that_of_the_paired_runs(tmp_path: Path, study: 
     assert sentence.endswith("4.0x slower (one pair of runs), 300 ms a step for each GB given back.")
 
 
-def test_other_settings_on_one_platform_are_marked_and_are_no_matter_of_its_pipe(tmp_path: Path, study: Load) -> None:
+def test_overridden_cells_are_marked_and_not_compared(tmp_path: Path, study: Load) -> None:
     settings = "{engine: {leaf_blocks: true}, environment: {NCCL_ALGO: Ring}}"
     matrix = study(
         GPU_STUDY.replace("[h200-x2]", "[h200-x2, h200-x2-thin]")
@@ -84,7 +84,7 @@ def test_other_settings_on_one_platform_are_marked_and_are_no_matter_of_its_pipe
     assert '"leaf blocks, NCCL_ALGO=Ring"' in row
 
 
-def test_what_a_remedy_might_cure_is_not_said_not_to_fit(tmp_path: Path, study: Load) -> None:
+def test_fragmentation_is_not_called_a_misfit(tmp_path: Path, study: Load) -> None:
     matrix = study(GPU_STUDY)
     write_record(tmp_path, make_record(run_of(matrix, "zero-3"), outcome="cuda_oom", evidence=PIECES))
     (sentence,) = said(build(matrix, tmp_path), "does_not_fit")
@@ -94,14 +94,14 @@ def test_what_a_remedy_might_cure_is_not_said_not_to_fit(tmp_path: Path, study: 
     )
 
 
-def test_memory_is_not_blamed_while_a_run_ended_otherwise(tmp_path: Path, study: Load) -> None:
+def test_memory_is_blamed_only_if_all_agree(tmp_path: Path, study: Load) -> None:
     matrix = study(GPU_STUDY)
     for repeat, outcome in ((1, "cuda_oom"), (2, "cuda_oom"), (3, "python_exception")):
         write_record(tmp_path, make_record(run_of(matrix, "zero-3", repeat), outcome=outcome))
     assert said(build(matrix, tmp_path), "does_not_fit") == []
 
 
-def test_a_fastest_that_also_died_says_so(tmp_path: Path, study: Load) -> None:
+def test_the_fastest_config_names_its_failures(tmp_path: Path, study: Load) -> None:
     matrix = study(GPU_STUDY)
     write_record(tmp_path, make_record(run_of(matrix, "ddp", 1), tokens_per_s=2000.0))
     write_record(tmp_path, make_record(run_of(matrix, "zero-3", 1), tokens_per_s=1000.0))
@@ -115,7 +115,7 @@ def test_a_fastest_that_also_died_says_so(tmp_path: Path, study: Load) -> None:
 
 
 @pytest.mark.parametrize(("remedied", "dagger"), [((1, 2), True), ((1,), False)])
-def test_the_dagger_means_only_with_the_remedy(
+def test_the_dagger_marks_cells_needing_a_remedy(
     tmp_path: Path, study: Load, remedied: tuple[int, ...], dagger: bool
 ) -> None:
     matrix = study(GPU_STUDY)
@@ -126,7 +126,7 @@ def test_the_dagger_means_only_with_the_remedy(
     assert rows["zero-3"] is dagger
 
 
-def test_the_dead_below_the_line_are_no_mystery(tmp_path: Path, study: Load) -> None:
+def test_deaths_below_the_survival_line_are_named(tmp_path: Path, study: Load) -> None:
     matrix = study(GPU_STUDY)
     write_record(tmp_path, make_record(run_of(matrix, "ddp"), peak_bytes=40_000_000_000))
     cured = make_record(run_of(matrix, "zero-3"), peak_bytes=38_000_000_000, remedy="expandable-segments")
@@ -135,7 +135,7 @@ def test_the_dead_below_the_line_are_no_mystery(tmp_path: Path, study: Load) -> 
     assert sentence == ("h200-x2, matched: `ddp` ran at 40.0 GB; `zero-3` needed no more, yet died without a remedy.")
 
 
-def test_equal_numerics_tell_how_much_of_the_memory_is_precision(tmp_path: Path, study: Load) -> None:
+def test_equal_numerics_bound_the_share_of_precision(tmp_path: Path, study: Load) -> None:
     matrix = study(GPU_STUDY.replace("[matched]", "[defaults, matched]"))
     peaks = {("fsdp2-reshard", "defaults"): 20, ("fsdp2-reshard", "matched"): 30}
     for run in matrix.runs:
@@ -147,7 +147,7 @@ def test_equal_numerics_tell_how_much_of_the_memory_is_precision(tmp_path: Path,
     assert "measured were 18.0 GB less (8.0 GB at equal numerics)." in sentences[0]
 
 
-def test_precision_is_not_blamed_for_what_equal_numerics_leave_as_it_is(tmp_path: Path, study: Load) -> None:
+def test_a_difference_at_equal_numerics_is_not_precision(tmp_path: Path, study: Load) -> None:
     matrix = study(GPU_STUDY.replace("[matched]", "[defaults, matched]"))
     for run in matrix.runs:
         write_record(
@@ -156,7 +156,7 @@ def test_precision_is_not_blamed_for_what_equal_numerics_leave_as_it_is(tmp_path
     assert said(build(matrix, tmp_path), "precision") == []
 
 
-def test_a_title_is_text(tmp_path: Path, study: Load) -> None:
+def test_a_title_is_escaped(tmp_path: Path, study: Load) -> None:
     matrix = study(GPU_STUDY + 'title: "One | <script>alert(1)</script>"\n')
     write_record(tmp_path, make_record(run_of(matrix, "ddp")))
     first = write_report(matrix, tmp_path).read_text().splitlines()[0]

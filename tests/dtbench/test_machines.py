@@ -25,14 +25,14 @@ def on(record: Record, boot: str | None = None, started: str = "00:00", ended: s
     )
 
 
-def test_the_boot_names_the_machine_in_order_of_first_use(study: Load) -> None:
+def test_machines_are_numbered_by_first_use(study: Load) -> None:
     run = study(GPU_STUDY).runs[0]
     late, early = on(make_record(run), "b", "09:00", "09:01"), on(make_record(run), "a", "08:00", "08:01")
     again = on(make_record(run), "b", "12:00", "12:01")
     assert machines({"late": late, "early": early, "again": again}) == {"early": "m1", "late": "m2", "again": "m2"}
 
 
-def test_without_a_boot_a_long_pause_may_hide_another_machine(study: Load) -> None:
+def test_a_long_pause_means_another_machine(study: Load) -> None:
     run = study(GPU_STUDY).runs[0]
     times = {"one": ("08:00", "08:09"), "two": ("08:10", "08:11"), "three": ("08:17", "08:18")}
     records = {name: on(make_record(run), None, *span) for name, span in times.items()}
@@ -44,7 +44,7 @@ def test_a_cited_source_has_no_machine(study: Load) -> None:
     assert machines({"cited": structs.replace(make_record(run), source="somebody's study")}) == {}
 
 
-def test_pairs_share_a_machine_and_equal_repeats_go_first() -> None:
+def test_pairs_share_a_machine_then_a_repeat() -> None:
     fast = [Sample(1, "m1", 10.0), Sample(2, "m2", 40.0), Sample(3, "m2", 50.0)]
     slow = [Sample(1, "m1", 5.0), Sample(3, "m2", 25.0), Sample(4, "m2", 20.0), Sample(5, "m3", 1.0)]
     pairs = pair(fast, slow)
@@ -55,12 +55,12 @@ def test_pairs_share_a_machine_and_equal_repeats_go_first() -> None:
 
 
 @pytest.mark.parametrize(("machine", "apart"), [("m2", True), (None, False)])
-def test_no_shared_machine_pairs_by_repeat_and_says_what_is_known(machine: str | None, apart: bool) -> None:
+def test_without_a_shared_machine_repeats_pair(machine: str | None, apart: bool) -> None:
     pairs = pair([Sample(1, "m1", 10.0), Sample(2, "m1", 10.0)], [Sample(2, machine, 5.0)])
     assert (len(pairs.numerator.keys() & pairs.denominator.keys()), pairs.apart) == (1, apart)
 
 
-def test_the_spread_is_between_machines_not_within_one() -> None:
+def test_spread_is_between_machines_only() -> None:
     assert spread([Sample(1, "m1", 10.0), Sample(2, "m1", 30.0)]) is None
     assert spread([Sample(1, "m1", 10.0), Sample(2, "m1", 30.0), Sample(3, "m2", 25.0)]) == pytest.approx(0.25)
 
@@ -70,7 +70,7 @@ def lay(folder: Path, matrix: Matrix, runs: dict[tuple[str, int], tuple[str, flo
         write_record(folder, on(make_record(run_of(matrix, config, repeat), tokens_per_s=speed), boot))
 
 
-def test_a_slow_machine_does_not_make_an_engine_slow(tmp_path: Path, study: Load) -> None:
+def test_a_slow_machine_slows_no_engine(tmp_path: Path, study: Load) -> None:
     matrix = study(GPU_STUDY)
     # Medians say that zero-3 is the faster one; both machines that ran both say the opposite.
     lay(
@@ -95,7 +95,7 @@ def test_a_slow_machine_does_not_make_an_engine_slow(tmp_path: Path, study: Load
     assert "| h200-x2 | m1 | 2026-01-01T00:00:00+00:00 | 3 |" in text
 
 
-def test_what_machines_alone_make_of_a_cell_is_no_difference(tmp_path: Path, study: Load) -> None:
+def test_runs_of_different_machines_rank_nothing(tmp_path: Path, study: Load) -> None:
     matrix = study(GPU_STUDY)
     both = {("fsdp2-reshard", 1): ("a", 1000.0), ("fsdp2-reshard", 2): ("b", 1500.0)}
     lay(tmp_path, matrix, {**both, ("ddp", 3): ("c", 1700.0), ("zero-3", 3): ("d", 500.0)})
@@ -118,7 +118,7 @@ def test_an_unpaired_config_is_named_as_unranked(tmp_path: Path, study: Load) ->
     assert choice.advice[0].endswith("(`ddp` may be faster, as no machine ran them beside it).")
 
 
-def test_the_clearly_slower_of_other_machines_is_not_unranked(tmp_path: Path, study: Load) -> None:
+def test_a_clearly_slower_config_is_not_unranked(tmp_path: Path, study: Load) -> None:
     matrix = study(GPU_STUDY)
     speeds = {"ddp": 1000.0, "fsdp2-reshard": 800.0}
     pairs = {(config, r): (f"m{r}", speed + r) for config, speed in speeds.items() for r in (1, 2)}
@@ -127,14 +127,14 @@ def test_the_clearly_slower_of_other_machines_is_not_unranked(tmp_path: Path, st
     assert (choice.best, choice.unknown) == ("ddp", ())
 
 
-def test_one_machine_is_not_worth_a_word(tmp_path: Path, study: Load) -> None:
+def test_a_single_machine_needs_no_section(tmp_path: Path, study: Load) -> None:
     matrix = study(GPU_STUDY)
     lay(tmp_path, matrix, {(c, r): ("a", 1000.0 + r) for c in ("ddp", "zero-3") for r in (1, 2, 3)})
     text = write_report(matrix, tmp_path).read_text()
     assert "machines" not in text.lower()
 
 
-def test_enough_pairs_on_different_machines_tell_by_their_own_range(tmp_path: Path, study: Load) -> None:
+def test_three_pairs_on_different_machines_may_rank(tmp_path: Path, study: Load) -> None:
     matrix = study(GPU_STUDY)
     # A node for every run, as on Kubernetes: three pairs all say 10%, which is less than one cell's own spread.
     speeds = {1: 1000.0, 2: 1150.0, 3: 1075.0}

@@ -19,7 +19,7 @@ def matrix(study: Load) -> Matrix:
     return study(GPU_STUDY)
 
 
-def test_bad_records_beside_a_good_repeat_are_named_in_the_report_and_on_the_terminal(
+def test_bad_records_are_named_in_report_and_terminal(
     tmp_path: Path, matrix: Matrix, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_record(tmp_path, make_record(run_of(matrix, "ddp", 1), tokens_per_s=4321.0))
@@ -38,7 +38,7 @@ def test_bad_records_beside_a_good_repeat_are_named_in_the_report_and_on_the_ter
     assert "elsewhere" not in (tmp_path / "report.html").read_text()
 
 
-def test_many_bad_records_of_a_cell_do_not_make_a_row_endless(tmp_path: Path, study: Load) -> None:
+def test_a_row_names_three_bad_records(tmp_path: Path, study: Load) -> None:
     matrix = study(GPU_STUDY.replace("repeats: 3", "repeats: 5"))
     for repeat in range(1, 6):
         write_record(tmp_path, make_record(run_of(matrix, "ddp", repeat))).write_text("{")
@@ -47,7 +47,7 @@ def test_many_bad_records_of_a_cell_do_not_make_a_row_endless(tmp_path: Path, st
     assert "; and 2 more |" in text
 
 
-def test_a_record_of_another_run_is_no_reference_and_no_death(tmp_path: Path, matrix: Matrix) -> None:
+def test_a_foreign_record_is_no_death(tmp_path: Path, matrix: Matrix) -> None:
     foreign = write_record(tmp_path, make_record(run_of(matrix, "zero-3")))
     other = make_record(run_of(matrix, "ddp"), outcome="host_oom")
     foreign.write_text(json.dumps(other.to_json()))
@@ -74,7 +74,7 @@ ODD = {
 
 
 @pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in ODD.items() for value in values])
-def test_a_value_that_no_run_can_have_makes_a_record_unreadable(
+def test_an_impossible_value_makes_a_record_unreadable(
     tmp_path: Path, matrix: Matrix, capsys: pytest.CaptureFixture[str], key: str, value: object
 ) -> None:
     for config in ("ddp", "zero-3"):
@@ -115,9 +115,7 @@ LOOSE = {
 
 
 @pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in LOOSE.items() for value in values])
-def test_another_shape_of_what_no_class_describes_is_as_if_it_were_not_there(
-    tmp_path: Path, matrix: Matrix, key: str, value: object
-) -> None:
+def test_untyped_parts_of_another_shape_are_ignored(tmp_path: Path, matrix: Matrix, key: str, value: object) -> None:
     write_record(tmp_path, make_record(run_of(matrix, "ddp")))
     outcome = "cuda_oom" if key == "published" else "ok"
     change(write_record(tmp_path, make_record(run_of(matrix, "zero-3"), outcome=outcome)), key, value)
@@ -126,7 +124,7 @@ def test_another_shape_of_what_no_class_describes_is_as_if_it_were_not_there(
     assert not re.search(r"\bnan\b", text)
 
 
-def test_a_finished_run_without_a_speed_is_advised_without_one(tmp_path: Path, matrix: Matrix) -> None:
+def test_a_run_without_speed_is_advised_without(tmp_path: Path, matrix: Matrix) -> None:
     write_record(tmp_path, make_record(run_of(matrix, "ddp")))
     light = write_record(tmp_path, make_record(run_of(matrix, "zero-3"), peak_bytes=10_000_000_000))
     change(light, "measured.tokens_per_s", None)

@@ -18,7 +18,7 @@ from tests.dtbench.conftest import GPU_STUDY, ROOT, make_record, run_of, write_r
 Load = Callable[[str], Matrix]
 
 
-def test_an_empty_study_says_so_and_lists_every_cell_as_missing(tmp_path: Path, study: Load) -> None:
+def test_an_empty_study_lists_every_config_as_missing(tmp_path: Path, study: Load) -> None:
     text = write_report(study(GPU_STUDY), tmp_path).read_text()
     assert "Nothing has finished yet: 9 of 9 runs are missing" in text
     assert "Not run yet: `ddp`, `fsdp2-reshard`, `zero-3`." in text
@@ -34,7 +34,7 @@ def test_a_half_done_study_shows_both(tmp_path: Path, study: Load) -> None:
     assert text.index("8 of 9 runs are missing") < text.index("**h200-x2, matched**")
 
 
-def test_ties_are_called_ties_and_differences_by_their_size(tmp_path: Path, study: Load) -> None:
+def test_ties_and_differences_are_named(tmp_path: Path, study: Load) -> None:
     matrix = study(GPU_STUDY)
     speeds = {"ddp": 1000.0, "fsdp2-reshard": 1010.0, "zero-3": 500.0}
     noise = {1: 0.98, 2: 1.0, 3: 1.03}
@@ -52,7 +52,7 @@ def test_ties_are_called_ties_and_differences_by_their_size(tmp_path: Path, stud
     assert "`fsdp2-reshard` trains 2.02x as fast as `zero-3` (1.92 to 2.12 over 3 paired runs, one machine)" in text
 
 
-def test_more_sequences_a_step_are_another_workload_not_a_faster_config(tmp_path: Path, study: Load) -> None:
+def test_another_micro_batch_is_another_workload(tmp_path: Path, study: Load) -> None:
     large = "{name: zero-3-mb8, base: zero-3, override: {data: {micro_batch: 8}}}"
     matrix = study(GPU_STUDY.replace("zero-3]", f"zero-3, {large}]"))
     speeds = {"ddp": 1000.0, "fsdp2-reshard": 800.0, "zero-3-mb8": 3000.0}
@@ -73,9 +73,7 @@ def test_more_sequences_a_step_are_another_workload_not_a_faster_config(tmp_path
         (0.30, "make no difference beyond the noise of repeats (a factor of 0.65 to 2.23)."),
     ],
 )
-def test_a_factor_of_precision_is_named_only_where_repeats_let_it_be_seen(
-    tmp_path: Path, study: Load, wobble: float, words: str
-) -> None:
+def test_a_factor_of_precision_must_exceed_noise(tmp_path: Path, study: Load, wobble: float, words: str) -> None:
     matrix = study(GPU_STUDY.replace("[matched]", "[matched, defaults]"))
     for run in matrix.runs:
         base = {"fsdp2-reshard": 2400.0 if run.identity.arm == "defaults" else 2000.0}.get(run.identity.config, 1000.0)
@@ -84,7 +82,7 @@ def test_a_factor_of_precision_is_named_only_where_repeats_let_it_be_seen(
     assert words in write_report(matrix, tmp_path).read_text()
 
 
-def test_what_the_dead_needed_is_what_their_twins_took_elsewhere(tmp_path: Path, study: Load) -> None:
+def test_a_dead_config_needs_its_peak_elsewhere(tmp_path: Path, study: Load) -> None:
     matrix = study(GPU_STUDY.replace("[h200-x2]", "[h200-x2, h200-x2-40gb]"))
     peaks = {"fsdp2-reshard": 38_000_000_000, "zero-3": 42_000_000_000}
     for config, peak in peaks.items():
@@ -104,7 +102,7 @@ def test_the_price_of_resharding_has_one_sign(tmp_path: Path, study: Load) -> No
     assert "This saves 1.00 GB a rank; it costs 14% of the speed: 0.86x (one pair of runs)." in text
 
 
-def test_nothing_is_said_about_repeats_where_nothing_ran(tmp_path: Path, study: Load) -> None:
+def test_repeats_are_mentioned_only_after_a_run(tmp_path: Path, study: Load) -> None:
     matrix = study(GPU_STUDY)
     assert "Each cell ran once" not in write_report(matrix, tmp_path).read_text()
     write_record(tmp_path, make_record(run_of(matrix, "ddp")))
@@ -114,7 +112,7 @@ def test_nothing_is_said_about_repeats_where_nothing_ran(tmp_path: Path, study: 
     )
 
 
-def test_a_death_is_shown_with_its_evidence_and_where_it_lies(tmp_path: Path, study: Load) -> None:
+def test_a_death_shows_its_evidence_and_place(tmp_path: Path, study: Load) -> None:
     matrix = study(GPU_STUDY)
     write_record(tmp_path, make_record(run_of(matrix, "zero-3"), outcome="host_oom", evidence="Killed process 7"))
     text = write_report(matrix, tmp_path).read_text()
@@ -123,7 +121,7 @@ def test_a_death_is_shown_with_its_evidence_and_where_it_lies(tmp_path: Path, st
     assert "host_oom: Ask for more host memory" in text
 
 
-def test_a_guess_is_called_one_wherever_it_is_told(tmp_path: Path, study: Load) -> None:
+def test_a_guess_is_called_a_guess_everywhere(tmp_path: Path, study: Load) -> None:
     matrix = study(GPU_STUDY)
     write_record(tmp_path, make_record(run_of(matrix, "ddp")))
     sure = make_record(run_of(matrix, "zero-3"), outcome="host_oom")
@@ -137,7 +135,7 @@ def test_a_guess_is_called_one_wherever_it_is_told(tmp_path: Path, study: Load) 
     assert "a guess" not in write_report(matrix, tmp_path).read_text()
 
 
-def test_a_remedied_cell_carries_the_dagger_and_its_first_try(tmp_path: Path, study: Load) -> None:
+def test_a_remedied_cell_shows_dagger_and_first_try(tmp_path: Path, study: Load) -> None:
     matrix = study(GPU_STUDY)
     write_record(tmp_path, make_record(run_of(matrix, "zero-3"), remedy="expandable-segments"))
     text = write_report(matrix, tmp_path).read_text()
@@ -146,7 +144,7 @@ def test_a_remedied_cell_carries_the_dagger_and_its_first_try(tmp_path: Path, st
     assert "cuda_oom_fragmentation, cured by expandable-segments" in text
 
 
-def test_the_survival_line_lies_between_the_living_and_the_dead(tmp_path: Path, study: Load) -> None:
+def test_the_survival_line_separates_alive_and_dead(tmp_path: Path, study: Load) -> None:
     matrix = study(GPU_STUDY)
     write_record(tmp_path, make_record(run_of(matrix, "fsdp2-reshard"), peak_bytes=14_000_000_000))
     write_record(
@@ -164,7 +162,7 @@ def test_a_torn_record_is_a_row_with_its_problem(tmp_path: Path, study: Load) ->
     assert str(tmp_path) not in text
 
 
-def test_a_record_of_another_run_is_never_taken_for_this_one(tmp_path: Path, study: Load) -> None:
+def test_a_record_of_another_run_is_refused(tmp_path: Path, study: Load) -> None:
     matrix = study(GPU_STUDY)
     mine, other = run_of(matrix, "ddp"), run_of(matrix, "zero-3")
     path = write_record(tmp_path, make_record(mine))
@@ -184,7 +182,7 @@ def test_the_newest_attempt_counts(tmp_path: Path, study: Load) -> None:
     assert "r1 a1 try 1" in text
 
 
-def test_a_report_before_all_runs_are_there_judges_deaths_by_todays_rules(tmp_path: Path, study: Load) -> None:
+def test_an_early_report_uses_todays_rules(tmp_path: Path, study: Load) -> None:
     matrix = study(GPU_STUDY)
     record = make_record(run_of(matrix, "zero-3"), outcome="cuda_oom")
     record = structs.replace(record, tries=(structs.replace(record.tries[0], launcher_exit_code=1),))
@@ -196,7 +194,7 @@ def test_a_report_before_all_runs_are_there_judges_deaths_by_todays_rules(tmp_pa
     assert not (tmp_path / "diagnoses.json").exists()
 
 
-def test_unknown_price_is_no_cost_and_a_known_one_is_arithmetic(tmp_path: Path, study: Load) -> None:
+def test_an_unknown_price_gives_no_cost(tmp_path: Path, study: Load) -> None:
     matrix = study(GPU_STUDY)
     for run in matrix.runs:
         write_record(tmp_path, make_record(run, tokens_per_s=1000.0))
@@ -214,7 +212,7 @@ def test_profiled_shares_become_the_time_table(tmp_path: Path, study: Load) -> N
     assert (tmp_path / "figures/time.svg").is_file()
 
 
-def test_what_the_profiler_adds_to_a_step_is_not_called_idle(tmp_path: Path, study: Load) -> None:
+def test_profiler_overhead_is_not_idle_time(tmp_path: Path, study: Load) -> None:
     matrix = study(GPU_STUDY)
     run = run_of(matrix, "zero-3")
     # 3 profiled steps of 0.4 s, half of each compute and a tenth communication; timed, a step takes 0.3 s.
@@ -237,7 +235,7 @@ def test_a_flag_is_explained_below_its_table(tmp_path: Path, study: Load) -> Non
     assert "\n[unstable]: the slowest timed steps took much longer than the median one.\n" in text
 
 
-def test_shares_of_repeats_still_add_up_to_the_whole_step(tmp_path: Path, study: Load) -> None:
+def test_shares_of_repeats_add_up_to_all(tmp_path: Path, study: Load) -> None:
     matrix = study(GPU_STUDY)
     repeats = [(0.5, 0.3, 0.0, 0.2), (0.2, 0.4, 0.1, 0.3), (0.4, 0.2, 0.1, 0.3)]
     for repeat, parts in enumerate(repeats, start=1):
@@ -257,7 +255,7 @@ def test_kinds_of_kernels_become_a_table_longest_first(tmp_path: Path, study: Lo
     assert "| h200-x2 | fsdp2-reshard | matched | - | 50.0 | - |\n" in text
 
 
-def test_findings_of_another_study_stand_beside_ones_own(tmp_path: Path, study: Load) -> None:
+def test_another_study_is_shown_beside_this_one(tmp_path: Path, study: Load) -> None:
     matrix = study(GPU_STUDY + "beside: [published]\n")
     mine = tmp_path / "study"
     for config, found in (("fsdp2-reshard", 3000.0), ("zero-3", 1000.0)):
@@ -270,6 +268,6 @@ def test_findings_of_another_study_stand_beside_ones_own(tmp_path: Path, study: 
     assert re.search(r"\| peak memory of `fsdp2-reshard` over `zero-3` \| 1\.00 \| 0\.73 \|", text)
 
 
-def test_a_study_beside_that_does_not_exist_is_refused(study: Load) -> None:
+def test_an_unknown_study_beside_is_refused(study: Load) -> None:
     with pytest.raises(SpecError, match=r"beside.*publishd.*published"):
         study(GPU_STUDY + "beside: [publishd]\n")

@@ -33,7 +33,7 @@ def said(context: dict[str, Any], kind: str) -> list[str]:
     return [finding.sentence for finding in context["findings"] if finding.kind == kind]
 
 
-def test_no_need_is_borrowed_from_another_workload(tmp_path: Path, study: Load) -> None:
+def test_memory_need_comes_from_the_same_workload(tmp_path: Path, study: Load) -> None:
     matrix = study(
         GPU_STUDY.replace("[h200-x2]", "[h200-x2, h200-x2-24gb]")
         + "overrides: [{config: zero-3, platform: h200-x2, set: {data: {micro_batch: 8}}}]\n"
@@ -45,7 +45,7 @@ def test_no_need_is_borrowed_from_another_workload(tmp_path: Path, study: Load) 
     assert (f"{death.needs_gb:.2f}", death.at_least) == (HELD, True)
 
 
-def test_a_need_that_was_measured_is_no_lower_bound_whatever_became_of_the_run(tmp_path: Path, study: Load) -> None:
+def test_a_measured_need_is_no_lower_bound(tmp_path: Path, study: Load) -> None:
     matrix = study(GPU_STUDY)
     write_record(tmp_path, make_record(run_of(matrix, "ddp"), loss=(8.0, 7.9)))
     for repeat in (1, 2, 3):
@@ -54,7 +54,7 @@ def test_a_need_that_was_measured_is_no_lower_bound_whatever_became_of_the_run(t
     assert (rows["zero-3"].outcome, rows["zero-3"].peak_at_least) == ("parity_mismatch", False)
 
 
-def test_the_survival_line_has_no_upper_end_that_nobody_saw(tmp_path: Path, study: Load) -> None:
+def test_the_survival_line_may_lack_an_upper_end(tmp_path: Path, study: Load) -> None:
     matrix = study(GPU_STUDY)
     write_record(tmp_path, make_record(run_of(matrix, "ddp")))
     write_record(tmp_path, make_record(run_of(matrix, "zero-3"), outcome="cuda_oom", evidence=OOM))
@@ -65,7 +65,7 @@ def test_the_survival_line_has_no_upper_end_that_nobody_saw(tmp_path: Path, stud
     )
 
 
-def test_a_cured_death_of_an_unknown_step_is_drawn_as_one(tmp_path: Path, study: Load) -> None:
+def test_a_cured_death_is_drawn_as_death(tmp_path: Path, study: Load) -> None:
     matrix = study(GPU_STUDY)
     write_record(tmp_path, make_record(run_of(matrix, "ddp")))
     write_record(tmp_path, make_record(run_of(matrix, "fsdp2-reshard"), outcome="cuda_oom", evidence=OOM))
@@ -76,7 +76,7 @@ def test_a_cured_death_of_an_unknown_step_is_drawn_as_one(tmp_path: Path, study:
     assert {p.config: p.alive for p in line.points} == {"ddp": True, "fsdp2-reshard": False, "zero-3": False}
 
 
-def test_the_advice_goes_by_pairs_and_calls_a_tie_one(tmp_path: Path, study: Load) -> None:
+def test_advice_names_a_tie(tmp_path: Path, study: Load) -> None:
     matrix = study(GPU_STUDY)
     peaks = {"fsdp2-reshard": 10_000_000_000}
     assert lay(tmp_path, matrix, {"ddp": 1000.0, "fsdp2-reshard": 1000.0}, peaks)["choices"][0].advice[-1] == (
@@ -84,7 +84,7 @@ def test_the_advice_goes_by_pairs_and_calls_a_tie_one(tmp_path: Path, study: Loa
     )
 
 
-def test_no_advice_rests_on_medians_of_different_machines(tmp_path: Path, study: Load) -> None:
+def test_advice_ignores_medians_of_different_machines(tmp_path: Path, study: Load) -> None:
     matrix = study(GPU_STUDY)
     write_record(tmp_path, on(make_record(run_of(matrix, "ddp"), tokens_per_s=1300.0), "a"))
     light = make_record(run_of(matrix, "fsdp2-reshard"), tokens_per_s=1000.0, peak_bytes=10_000_000_000)
@@ -118,7 +118,7 @@ def test_offload_may_cost_nothing(tmp_path: Path, study: Load, offloaded: float,
     assert words in found
 
 
-def test_a_tie_turns_no_order(tmp_path: Path, study: Load) -> None:
+def test_a_tie_does_not_change_the_order(tmp_path: Path, study: Load) -> None:
     matrix = study(GPU_STUDY.replace("[h200-x2]", "[h200-x2, h200-x2-thin]").replace("ddp, ", "zero-2, "))
     for run in matrix.runs:
         slow = run.identity.config == "zero-3" and run.platform.name == "h200-x2"
@@ -128,7 +128,7 @@ def test_a_tie_turns_no_order(tmp_path: Path, study: Load) -> None:
     assert "on h200-x2-thin `zero-3` and `zero-2` are equally fast within the noise of repeats" in found
 
 
-def test_no_step_computes_for_more_than_all_of_it(tmp_path: Path, study: Load) -> None:
+def test_compute_share_is_at_most_the_step(tmp_path: Path, study: Load) -> None:
     matrix = study(GPU_STUDY)
     run = run_of(matrix, "zero-3")
     profile = {
@@ -141,7 +141,7 @@ def test_no_step_computes_for_more_than_all_of_it(tmp_path: Path, study: Load) -
     assert (row.timed_compute, row.timed_idle) == (100.0, 0.0)
 
 
-def test_another_studys_workload_is_named_in_its_column(tmp_path: Path, study: Load) -> None:
+def test_a_column_names_its_workload(tmp_path: Path, study: Load) -> None:
     matrix = study(GPU_STUDY + "data: {micro_batch: 8}\nbeside: [published]\n")
     lay(tmp_path / "study", matrix, {"fsdp2-reshard": 800.0, "zero-3": 400.0})
     (tmp_path / "published").symlink_to(Path(__file__).resolve().parents[2] / "results/published")
@@ -150,7 +150,7 @@ def test_another_studys_workload_is_named_in_its_column(tmp_path: Path, study: L
     assert " published: a100-40gb-x4, defaults, micro-batch 1 |" in text
 
 
-def test_a_figure_of_what_is_no_more_goes(tmp_path: Path, study: Load) -> None:
+def test_stale_figures_are_deleted(tmp_path: Path, study: Load) -> None:
     matrix = study(GPU_STUDY)
     write_record(tmp_path, make_record(run_of(matrix, "ddp")))
     died = make_record(run_of(matrix, "zero-3"), outcome="cuda_oom", evidence=OOM)

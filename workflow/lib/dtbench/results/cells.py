@@ -24,7 +24,7 @@ Value = Callable[[Record], float | None]
 
 
 def number(plain: Any, *path: str) -> float | None:
-    """The finite number below those keys of what no class describes; None where there is none, or anything else."""
+    """The finite number at this path of an untyped part of a record; None if there is none or it is anything else."""
     for name in path:
         plain = plain.get(name) if isinstance(plain, dict) else None
     if isinstance(plain, bool) or not isinstance(plain, int | float):
@@ -42,12 +42,12 @@ def step_time_s(record: Record) -> float | None:
 
 
 def tokens_per_s(record: Record) -> float | None:
-    """Tokens of all ranks per second; none of a climb to the fit frontier, whose steps differ in size."""
+    """Tokens of all ranks per second; None for a probe of the fit frontier, whose steps differ in size."""
     return record.measured.tokens_per_s if record.measured and not record.spec.protocol.ladder else None
 
 
 def peak_bytes(record: Record) -> float | None:
-    """Peak of the fullest rank: the allocator's on a GPU, resident memory on a CPU; of a dead run, what it held."""
+    """Peak of the fullest rank: the allocator's on a GPU, resident memory on a CPU; for a dead run, what it held."""
     memory = record.measured.memory if record.measured else None
     if memory is not None:
         return _peak(memory, record.spec.platform.device)
@@ -55,9 +55,9 @@ def peak_bytes(record: Record) -> float | None:
 
 
 def held_bytes(one: Try) -> float | None:
-    """The most that a dead try is known to have held: a rank's last heartbeat, or what the allocator's last word says.
+    """The most that a dead try is known to have held, by a rank's last heartbeat or the allocator's last message.
 
-    Heartbeats come at the beginning of a phase, so that a try which died inside one held more than the last one saw.
+    Heartbeats come when a phase begins, so a try that died inside a phase held more than its last one says.
     """
     told = [read_shortage(evidence.text).allocated for evidence in one.diagnosis.evidence]
     return max((held for held in [one.peak_allocated_bytes, *told] if held), default=None)
@@ -83,7 +83,7 @@ def last_loss(record: Record) -> float | None:
 
 
 def profile_value(name: str) -> Value:
-    """A number of the profiled pass by its dotted name; a cited source may give it under the same name."""
+    """Reader of a number of the profiled pass, by dotted name; a cited source may give it under the same name."""
 
     def read(record: Record) -> float | None:
         return number((record.measured.profile if record.measured else None) or record.published, *name.split("."))
@@ -92,15 +92,15 @@ def profile_value(name: str) -> Value:
 
 
 def profiled_step_s(record: Record) -> float | None:
-    """A step of the profiled pass: the profiler costs the host time, so one that waits for the host takes longer."""
+    """A step of the profiled pass; profiling takes host time, so a step that waits for the host is longer there."""
     window_s, steps = profile_value("window_s")(record), profile_value("steps")(record)
     return window_s / steps if window_s and steps else None
 
 
 def timed_share(name: str) -> Value:
-    """A share of the profiled step as a share of the timed one: kernels that compute take as long in both.
+    """Reader of a share of the profiled step as a share of the timed one: compute kernels take as long in both.
 
-    One that waits for a peer is shorter where the peer comes sooner, so that idle, what remains, is the least of it.
+    A kernel that waits for another rank may be shorter in the timed pass, so `idle`, the rest, is a lower bound.
     """
 
     def read(record: Record) -> float | None:
@@ -159,7 +159,7 @@ class CellResult:
 
     @property
     def fate(self) -> str:
-        """The outcome as words for a sentence: one that no run's evidence makes more than likely is called a guess."""
+        """The outcome as words for a sentence; called a guess if every diagnosis of it has low confidence."""
         told = {run.newest.diagnosis.confidence for run in self.runs if run.newest and run.outcome == self.outcome}
         return f"{self.outcome}, a guess" if told == {"low"} else self.outcome
 
@@ -185,7 +185,7 @@ class CellResult:
         return summarize(value(run.newest.record) for run in self.finished if run.newest)
 
     def median(self, value: Value) -> float | None:
-        """The middle of the runs that count, where no interval is asked for."""
+        """Median over the runs that count, without an interval."""
         found = [v for run in self.finished if run.newest and (v := value(run.newest.record)) is not None]
         return statistics.median(found) if found else None
 
@@ -202,12 +202,12 @@ class CellResult:
         return list(dict.fromkeys(kind for kinds in found if isinstance(kinds, dict) for kind in kinds))
 
     def samples(self, value: Value) -> list[Sample]:
-        """The number of each run that counts, with what it may be paired by."""
+        """The number of each run that counts, ready for pairing."""
         found = ((r.spec.identity.repeat, r.machine, value(r.newest.record)) for r in self.finished if r.newest)
         return [Sample(repeat, machine, number) for repeat, machine, number in found if number is not None]
 
     def peak(self) -> float | None:
-        """Largest peak over the runs, those that died included: memory is a maximum, not a median."""
+        """Largest peak over all runs, dead ones included, as the cell needs the maximum and not the median."""
         found = [peak_bytes(run.newest.record) for run in self.runs if run.newest]
         return max((p for p in found if p), default=None)
 

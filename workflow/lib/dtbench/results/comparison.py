@@ -89,7 +89,7 @@ class Results:
         return {key: s for key, s in spreads.items() if s is not None}
 
     def difference(self, a: CellResult, b: CellResult, value: Value) -> float | None:
-        """A number of one cell minus that of another, by the runs that `speed_ratio` pairs; None where one has none."""
+        """A number of one cell minus that of another, over the pairs of `speed_ratio`; None if one has no number."""
         pairs = pair(a.samples(value), b.samples(value))
         shared = [key for key in pairs.numerator if key in pairs.denominator]
         if shared:
@@ -109,13 +109,13 @@ class Results:
         floor = min(max(self.floor(a.key[0]), self.floor(b.key[0])), _own_floor(a, b))
         pairs = pair(a.samples(tokens_per_s), b.samples(tokens_per_s))
         if pairs.apart and len(pairs.numerator.keys() & pairs.denominator.keys()) < ENOUGH_MACHINES:
-            # Hosts of one kind are what they are, whichever platform they were seen to differ on.
+            # The same hosts serve all platforms, so their difference on any platform counts.
             floor = max(floor, self.machine_spread(*self.platforms) or 0.0)
         return paired_ratio(pairs.numerator, pairs.denominator, floor, apart=pairs.apart, machines=pairs.machines)
 
 
 def _own_floor(a: CellResult, b: CellResult) -> float:
-    """What repeats of these two cells differ by, where both have enough of them; infinite where not."""
+    """How much repeats of these two cells differ; infinite if one of them has too few."""
     summaries = [s for s in (a.summary(tokens_per_s), b.summary(tokens_per_s)) if s is not None and s.n >= ENOUGH_RUNS]
     return max(s.spread / 2 for s in summaries) if len(summaries) == 2 else math.inf
 

@@ -26,9 +26,9 @@ class Death:
     index: int
     """Try within the attempt."""
     peak_bytes: float | None
-    """What the config needs per rank, for a death of memory: measured where it ran, else what the try held."""
+    """For a death of memory, what the config needs per rank: its peak where it ran, else what the try held."""
     at_least: bool
-    """Whether that is only what it held when it died, so that it needs more."""
+    """Whether `peak_bytes` is only what it held when it died, so that it needs more."""
     diagnosis: Diagnosis
     collectives: int | None
     """Collectives completed before it died."""
@@ -86,13 +86,13 @@ class SurvivalLine:
     casualty: str | None
     casualty_bytes: float | None
     at_least: bool
-    """Whether the casualty's is only what it held when it died, so that the line may lie higher."""
+    """Whether `casualty_bytes` is only what it held when it died, so that the line may lie higher."""
     below: tuple[str, ...]
     """Casualties that needed no more than the survivor, as measured."""
     points: tuple[Point, ...]
     """Every config that ran and whose need is known, by need."""
     lasted: tuple[tuple[str, float, int], ...]
-    """Casualties by need: config, peak bytes, collectives (or steps) it lasted."""
+    """Casualties by need: config, peak bytes, and how many collectives or steps it lasted."""
     unit: str
     """What `lasted` counts: collectives completed or steps begun."""
     trend: float | None
@@ -151,7 +151,7 @@ def memory_needs(results: Iterable[CellResult]) -> dict[tuple[str, str, str], fl
     """(platform, config, arm) -> peak bytes per rank.
 
     A cell that never finished borrows the peak of the same config, arm, workload and number of ranks on another
-    platform: memory does not depend on how fast the card is. What it held when it died is less than what it needs.
+    platform, as memory does not depend on the card's speed. What it held when it died is less than what it needs.
     """
     listed = list(results)
     own = {r.key: peak for r in listed if r.finished and (peak := r.peak())}

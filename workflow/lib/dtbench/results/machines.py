@@ -1,4 +1,4 @@
-"""Which machine a run was measured on: what a slow host does to both sides of a ratio cancels, to one side it does not.
+"""Which machine measured a run: a slow host cancels out of a ratio only if it measured both sides.
 
 Two lent or rented machines of one type differ: on two H200s the same launch-bound training ran 1.6x as fast on one
 host as on another, while ratios of two configs measured on one host agreed within 10%.
@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from harness.contract.record import Record
 
 SITTING_GAP_S = 300.0
-"""Of records without a boot: an idle time longer than this between two runs may hide a change of machine."""
+"""For records that name no boot: a longer pause between two runs may hide a change of machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One run's number, with what it may be paired by."""
+    """One run's number, and what pairs it with another run's."""
 
     repeat: int
     machine: str | None
-    """`m1`, `m2`, ... in order of first use; None: not known."""
+    """`m1`, `m2`, ... in order of first use; None: unknown."""
     value: float
 
 
@@ -42,7 +42,7 @@ class Pairs:
 
 
 def machines(records: Mapping[str, Record]) -> dict[str, str]:
-    """Key -> machine, for records that say when they ran; a cited source's do not."""
+    """Key -> machine, for records that say when they ran; those of a cited source do not."""
     timed = {key: r for key, r in records.items() if r.source is None and r.started_at and r.ended_at}
     order = sorted(timed, key=lambda key: (_time(timed[key].started_at), key))
     boots = _boots(order, timed)
@@ -71,7 +71,7 @@ def _time(text: str | None) -> float:
 
 
 def pair(numerator: Iterable[Sample], denominator: Iterable[Sample]) -> Pairs:
-    """Pair two cells' runs: on every machine they share, equal repeats first, then in order; without one, by repeat."""
+    """Pair two cells' runs on every machine that they share, equal repeats first; without one, by repeat."""
     above, below = list(numerator), list(denominator)
     shared = {s.machine for s in above} & {s.machine for s in below} - {None}
     if not shared:

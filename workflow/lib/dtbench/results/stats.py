@@ -10,7 +10,7 @@ from typing import TypeVar
 Key = TypeVar("Key", bound=Hashable)
 
 BOOTSTRAP_RUNS = 5
-"""From this many runs on a percentile bootstrap interval means something; below it the range is honest."""
+"""From this many runs on, a percentile bootstrap interval means something; below, the range is given."""
 CONFIDENCE = 0.95
 RESAMPLES = 2000
 ENOUGH_MACHINES = 3
@@ -135,7 +135,7 @@ def _inside(ratio: float, floor: float) -> bool:
 
 
 def noise_floor(spreads: Iterable[Summary | None]) -> float:
-    """What repeats of the same cell differ by: the median relative half-range of cells with two or more runs."""
+    """How much repeats of one cell differ: the median relative half-range over cells with two or more runs."""
     halves = [s.spread / 2 for s in spreads if s is not None and s.n > 1]
     return statistics.median(halves) if halves else 0.0
 
