@@ -11,7 +11,7 @@ from harness.contract import exitcodes
 from harness.contract.codec import decode, read_json
 from harness.contract.errors import DeliveryError, SpecError
 from harness.contract.files import write_atomically
-from harness.contract.frontier import Bounds, Frontier, FrontierPlan, FrontierSpec, Over, Predict, Probe, Rung
+from harness.contract.frontier import Bounds, Frontier, FrontierPlan, FrontierSpec, Over, Predict, Probe
 from harness.contract.outcome import outcome
 from harness.contract.spec import RunSpec, parse_spec
 from harness.contract.variables import refuse_secrets
@@ -212,13 +212,12 @@ def _execute(spec: RunSpec, out: Path, until_s: float) -> Probe:
         record = execute(again, out / place, None, until_s=until_s)
         if record.outcome == "ok" or not outcome(record.outcome).retry_helps:
             break
-    rungs = (record.measured.frontier if record.measured else None) or []
     return Probe(
         folder=place,
         ladder=spec.protocol.ladder,
         outcome=record.outcome,
         wall_s=record.wall_s,
-        rungs=tuple(decode(Rung, rung, "measured.frontier") for rung in rungs),
+        rungs=(record.measured.frontier if record.measured else None) or (),
     )
 
 

@@ -14,6 +14,7 @@ from harness.contract.codec import (
     PositiveInt,
     decode_file,
 )
+from harness.contract.frontier import Rung
 from harness.contract.outcome import outcome
 
 
@@ -98,8 +99,6 @@ class RankResult(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     preflight: dict[str, Any] | None = None
     ledger: dict[str, Any] | None = None
     """Predicted memory by part, bytes: `harness/measure/ledger.py`."""
-    frontier: list[dict[str, Any]] | None = None
-    """Rungs of the ladder that were tried: size, fits, peak bytes, step seconds."""
 
 
 class Trial(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -165,8 +164,8 @@ class Measured(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ledger: dict[str, Any] | None = None
     search: list[Trial] | None = None
     """Trials of the tuned arm, one of them `kept`."""
-    frontier: list[dict[str, Any]] | None = None
-    """Rungs of the ladder that were tried: size, fits, peak bytes, step seconds."""
+    frontier: tuple[Rung, ...] | None = None
+    """Rungs of the ladder that were tried."""
 
 
 def read_rank_result(path: Path) -> RankResult:

@@ -110,5 +110,4 @@ class Probe:
             resolved=self._engine.resolved(),
             versions=versions(),
             device_name=device_name(self._context.device),
-            frontier=self._rungs,
         )

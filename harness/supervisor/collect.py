@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from msgspec import structs
 
-from harness.contract.codec import decode, encode
+from harness.contract.codec import decode
 from harness.contract.diagnosis import Diagnosis
 from harness.contract.errors import SpecError
 from harness.contract.frontier import Rung
@@ -93,7 +93,6 @@ def merge(
         profile=merge_profiles([r.profile for r in results if r.profile]),
         preflight=merge_preflights([r.preflight for r in results if r.preflight]),
         ledger=first.ledger,
-        frontier=first.frontier,
     )
 
 
@@ -166,22 +165,16 @@ def read_rungs(place: Path, spec: RunSpec, diagnosis: Diagnosis) -> tuple[Rung, 
 def measured_ladder(results: list[RankResult], rungs: Iterable[Rung]) -> Measured:
     """The numbers of a probe: its rungs, and no speed, since no size was measured in full."""
     first = results[0] if results else None
-    plain = [rung_json(rung) for rung in rungs]
     if first is None:
-        return Measured(frontier=plain)
+        return Measured(frontier=tuple(rungs))
     return Measured(
         parameters=first.parameters,
         memory=fullest([r.memory for r in results]),
         memory_by_rank=[r.memory for r in results],
         found=first.found,
         startup_s={part: max(r.startup_s.get(part, 0.0) for r in results) for part in first.startup_s},
-        frontier=plain,
+        frontier=tuple(rungs),
     )
-
-
-def rung_json(rung: Rung) -> dict[str, Any]:
-    """A rung as the record carries it: without what is not known."""
-    return {name: value for name, value in encode(rung).items() if value is not None or name == "fits"}
 
 
 def _mean(values: list[Any]) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 from harness.contract.diagnosis import Diagnosis, Evidence
 from harness.contract.frontier import Rung
 from harness.contract.heartbeat import HeartbeatWriter
-from harness.supervisor.collect import measured_ladder, read_rungs, rung_json
+from harness.supervisor.collect import measured_ladder, read_rungs
 from tests.engines.specs import make_spec
 
 SPEC = make_spec("fsdp2-reshard", protocol__ladder=[2, 4, 8, 16])
@@ -47,7 +47,7 @@ def test_another_death_leaves_the_size_open(tmp_path: Path) -> None:
         leave(tmp_path, rank, [fitting(2, 10)], 4)
     rungs = read_rungs(tmp_path, SPEC, Diagnosis(outcome="segfault", confidence="high", culprit_rank=0))
     assert [(r.size, r.fits) for r in rungs] == [(2, True), (4, None)]
-    assert rung_json(rungs[1]) == {"size": 4, "fits": None, "outcome": "segfault", "rank": 0, "phase": "backward"}
+    assert rungs[1] == Rung(size=4, fits=None, outcome="segfault", rank=0, phase="backward")
 
 
 def test_a_whole_ladder_has_no_end(tmp_path: Path) -> None:
@@ -58,7 +58,8 @@ def test_a_whole_ladder_has_no_end(tmp_path: Path) -> None:
 
 
 def test_a_climb_has_rungs_and_no_speed() -> None:
-    measured = measured_ladder([], [Rung(size=2, fits=True, step_time_s=0.5)])
-    assert measured.frontier == [{"size": 2, "fits": True, "step_time_s": 0.5}]
+    rung = Rung(size=2, fits=True, step_time_s=0.5)
+    measured = measured_ladder([], [rung])
+    assert measured.frontier == (rung,)
     assert measured.tokens_per_s is None
     assert measured.step_time_s is None
