@@ -1,4 +1,4 @@
-"""The command line: run, batch, frontier, setup, share, diagnose. Each imports only what it needs."""
+"""The commands that work beside the GPUs, without the client. Each imports only what it needs."""
 
 import argparse
 import math
@@ -6,15 +6,24 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+COMMANDS = {
+    "run": "run one spec and leave a record",
+    "batch": "run many specs one after the other inside a time budget",
+    "frontier": "find the largest micro-batch or the longest sequence that fits",
+    "diagnose": "say from logs which rank failed first, and why",
+    "share": "make records fit to be published",
+    "setup": "compile DeepSpeed's CPU operators once",
+}
 
-def parser() -> argparse.ArgumentParser:
+
+def parser(prog: str = "python -m harness") -> argparse.ArgumentParser:
     """Arguments of every command."""
-    top = argparse.ArgumentParser(prog="python -m harness", description="What runs beside the GPUs.")
+    top = argparse.ArgumentParser(prog=prog, description="Run training beside the GPUs, and say how it went.")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     run = commands.add_parser(
         "run",
-        help="run one spec and leave a record",
+        help=COMMANDS["run"],
         description="Launch the ranks of one spec, watch them and write OUT/record.json, whatever happens to them.",
         epilog="exit status: 0 a record was delivered, whatever the outcome; 64 the spec cannot be run; "
         "70 the supervisor itself failed; 74 the record could not be delivered; 143, with --upload only, the node was "
@@ -26,7 +35,7 @@ def parser() -> argparse.ArgumentParser:
 
     batch = commands.add_parser(
         "batch",
-        help="run many specs one after the other inside a time budget",
+        help=COMMANDS["batch"],
         description="Run the specs of PLAN in order below OUTROOT/<study>, as the workflow would. Finished ones are "
         "skipped; what does not fit into the budget is left for the next call.",
     )
@@ -41,14 +50,14 @@ def parser() -> argparse.ArgumentParser:
 
     setup = commands.add_parser(
         "setup",
-        help="compile DeepSpeed's CPU operators once",
+        help=COMMANDS["setup"],
         description="Compile them into TORCH_EXTENSIONS_DIR, by default a folder of this Python environment.",
     )
     setup.add_argument("-v", "--verbose", action="store_true", help="show the compiler's output")
 
     share = commands.add_parser(
         "share",
-        help="make records fit to be published",
+        help=COMMANDS["share"],
         description="Redact hosts, users, paths and tokens in one study's or one attempt's logs, in place, and in "
         "what its records quote of them; remove what was made from them and can be made again, such as the report.",
     )
@@ -56,7 +65,7 @@ def parser() -> argparse.ArgumentParser:
         "folder", type=_folder, metavar="FOLDER", help="one study's results, for example results/quick, or one attempt"
     )
 
-    commands.add_parser("diagnose", add_help=False, help="say from logs who died first, and why")
+    commands.add_parser("diagnose", add_help=False, help=COMMANDS["diagnose"])
     return top
 
 
@@ -83,7 +92,7 @@ def _budget_s(text: str) -> float:
 def _add_frontier(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     frontier = commands.add_parser(
         "frontier",
-        help="find the largest micro-batch or the longest sequence that fits",
+        help=COMMANDS["frontier"],
         description="Try ladders of rising sizes, one probe (a process group) per ladder, until the largest size "
         "that fits is known; write OUT/frontier.json and one attempt folder per probe. A second call continues.",
     )
@@ -134,14 +143,14 @@ def _share(folder: Path) -> int:
     return 0
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, prog: str = "python -m harness") -> int:
     """Parse and dispatch; returns the exit status."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given[:1] == ["diagnose"]:
         from harness.diagnosis.cli import main as diagnose
 
         return diagnose(given[1:])
-    options = parser().parse_args(given)
+    options = parser(prog).parse_args(given)
     if options.command == "setup":
         from harness.supervisor.extensions import setup
 

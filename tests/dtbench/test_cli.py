@@ -1,0 +1,101 @@
+"""The command `dtbench`: its help, studies through Snakemake, and the harness's own commands."""
+
+import os
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from dtbench import cli
+
+from harness import cli as harness
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The command that would have replaced this process."""
+    command: list[str] = []
+    monkeypatch.setattr(os, "execv", lambda program, arguments: command.extend(arguments[2:]))
+    monkeypatch.chdir(ROOT)
+    return command
+
+
+def test_the_installed_script_is_this_command() -> None:
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    assert scripts == {"dtbench": "dtbench.cli:main"}
+
+
+def test_help_says_first_what_it_is_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--help"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("dtbench finds out which sharding engine and setting trains a model fastest")
+    assert all(f"  {name} " in said for name in (*cli.STUDIES, *harness.COMMANDS))
+    assert all(len(line) <= 120 for line in said.splitlines())
+
+
+def test_help_imports_nothing_heavy() -> None:
+    program = (
+        "import sys; from dtbench.cli import main; main(['--help'])\n"
+        "heavy = ('msgspec', 'yaml', 'snakemake', 'pandas', 'torch', 'harness.contract.spec')\n"
+        "sys.exit(', '.join(m for m in heavy if m in sys.modules) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"dtbench {version('distributed-training-bench')}\n"
+
+
+def test_check_lists_cells_and_starts_nothing(capsys: pytest.CaptureFixture[str], started: list[str]) -> None:
+    assert cli.main(["check", "published"]) == 0
+    said = capsys.readouterr().out
+    assert "study published, " in said
+    assert "zero-3-offload" in said
+    assert not started
+
+
+def test_check_refuses_an_unknown_study(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    assert cli.main(["check", "quik"]) == 64
+    assert "did you mean 'quick'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "command"),
+    [
+        ("start", "snakemake --profile local --config study=quick"),
+        ("start h200-x2-2026 --profile gke --rerun failed -n",
+         "snakemake --profile gke -n --config study=h200-x2-2026 rerun=failed"),
+        ("start quick -- frontier --cores 2", "snakemake --profile local frontier --cores 2 --config study=quick"),
+        ("report published --results /r", "snakemake --profile local report --config study=published results=/r"),
+        ("plan quick", "snakemake --profile local plan --config study=quick"),
+        ("report ./my.yaml", f"snakemake --profile local report --config study={ROOT}/my.yaml"),
+    ],
+)  # fmt: skip
+def test_studies_go_through_snakemake(given: str, command: str, started: list[str]) -> None:
+    cli.main(given.split())
+    assert " ".join(started) == command
+
+
+def test_outside_a_checkout_the_commands_own_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    cli.main(["report"])
+    assert Path.cwd() == ROOT
+
+
+@pytest.mark.parametrize("name", harness.COMMANDS)
+def test_the_harness_commands_are_here_too(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main([name, "--help"])
+    assert ended.value.code == 0
+    assert name in capsys.readouterr().out.partition("\n")[0]

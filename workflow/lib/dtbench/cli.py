@@ -1,0 +1,121 @@
+"""The command `dtbench`: studies through Snakemake, and what runs beside the GPUs. Each imports only what it uses."""
+
+import argparse
+import os
+import shlex
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from harness import cli as harness
+
+STUDIES = {
+    "check": "resolve a study and list its cells and runs; start nothing",
+    "start": "run what a study still lacks, then write its report",
+    "report": "rebuild a study's report from its stored records",
+    "plan": "write a study's missing runs for `dtbench batch`, for a machine without Snakemake",
+}
+TARGETS = {"start": [], "report": ["report"], "plan": ["plan"]}
+"""Command -> Snakemake's targets for it; none: the default target."""
+HELP = "\n".join(
+    (
+        "dtbench finds out which sharding engine and setting trains a model fastest, what it costs and whether it fits.",
+        "\nusage: dtbench COMMAND ...        dtbench COMMAND --help        dtbench --version",
+        "\nstudies (through Snakemake, which works without this command too: snakemake --profile local):",
+        *(f"  {name:<10}{text}" for name, text in STUDIES.items()),
+        "\nbeside the GPUs (also as python -m harness COMMAND):",
+        *(f"  {name:<10}{text}" for name, text in harness.COMMANDS.items()),
+    )
+)
+_STUDY_HELP = "a study in config/ by name, or a path to one (default: quick)"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Parse and dispatch; returns the exit status."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:1] and given[0] in harness.COMMANDS:
+        return harness.main(given, prog="dtbench")
+    if not given or given[0] in ("-h", "--help"):
+        print(HELP)
+        return 0
+    own, extra = (given[: given.index("--")], given[given.index("--") + 1 :]) if "--" in given else (given, [])
+    options = _parser().parse_args(own)
+    from harness.contract import exitcodes
+    from harness.contract.errors import HarnessError
+
+    try:
+        return _check(options.study) if options.command == "check" else _snakemake(options, extra)
+    except HarnessError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return exitcodes.CONFIG
+
+
+def _parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(prog="dtbench", usage="dtbench COMMAND ...")
+    top.add_argument("--version", action=_Version, nargs=0)
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, text in STUDIES.items():
+        command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        command.add_argument("study", nargs="?", default="quick", metavar="STUDY", help=_STUDY_HELP)
+        if name == "check":
+            continue
+        command.usage = f"dtbench {name} [OPTIONS] [STUDY] [-- SNAKEMAKE ARGUMENTS]"
+        command.add_argument("--profile", default="local", help="where runs start: local (default), slurm or gke")
+        command.add_argument("--results", metavar="FOLDER", help="folder of all results (default: results)")
+        command.add_argument("-n", "--dry-run", action="store_true", help="show what would be done; do nothing")
+        if name != "report":
+            command.add_argument("--rerun", metavar="OUTCOMES", help="new attempts for these runs, for example: failed")
+    return top
+
+
+class _Version(argparse.Action):
+    """Prints the version, which is looked up only then."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *ignored: Any) -> None:
+        from importlib.metadata import version
+
+        print(f"dtbench {version('distributed-training-bench')}")
+        parser.exit()
+
+
+def _root() -> Path:
+    """The checkout: the folder above the current one with a Snakefile, else the one that this file lies in."""
+    from harness.contract.errors import HarnessError
+
+    here, own = Path.cwd(), Path(__file__).resolve().parents[3]
+    for folder in (here, *here.parents, own):
+        if (folder / "Snakefile").is_file() and (folder / "workflow" / "lib" / "dtbench").is_dir():
+            return folder
+    raise HarnessError(f"{here}: found no Snakefile here or above; call dtbench inside a checkout of its repository")
+
+
+def _check(study: str) -> int:
+    from dtbench.study.matrix import load_matrix
+
+    matrix = load_matrix(study, _root())
+    runs = Counter((str(s.platform.name), str(s.identity.config), str(s.identity.arm)) for s in matrix.runs)
+    print(f"{matrix.path}: study {matrix.study.name}, {len(matrix.cells)} cells, {len(matrix.runs)} runs")
+    for cell in matrix.cells:
+        count = runs[cell.platform, cell.config, cell.arm]
+        reason = getattr(cell.exclusion, "reason", None)
+        text = f"{count} runs" if cell.spec else f"not run: {reason}" if reason else "not run"
+        print(f"  {cell.platform:<16}{cell.config:<24}{cell.arm:<10}{text}")
+    return 0
+
+
+def _snakemake(options: argparse.Namespace, extra: list[str]) -> int:
+    """Become Snakemake with the profile and the study; does not return."""
+    root, study = _root(), Path(options.study)
+    # A path is the caller's; Snakemake looks from the checkout.
+    name = str(study.resolve()) if study.suffix in (".yaml", ".yml") or len(study.parts) > 1 else options.study
+    config = {"study": name, "rerun": getattr(options, "rerun", None)}
+    if options.results:
+        config["results"] = str(Path(options.results).resolve())
+    words = [*TARGETS[options.command], *extra, *(["-n"] if options.dry_run else [])]
+    pairs = [f"{key}={value}" for key, value in config.items() if value is not None]
+    command = ["snakemake", "--profile", options.profile, *words, "--config", *pairs]
+    print(shlex.join(command), flush=True)
+    os.chdir(root)
+    os.execv(sys.executable, [sys.executable, "-m", *command])
