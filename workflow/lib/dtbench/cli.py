@@ -21,7 +21,7 @@ TARGETS = {"start": [], "report": ["report"], "plan": ["plan"]}
 """Command -> Snakemake's targets for it; none: the default target."""
 HELP = "\n".join(
     (
-        "dtbench finds out which sharding engine and setting trains a model fastest, at what cost, and whether it fits.",
+        "dtbench finds out which sharding engine and setting trains a model fastest, what it costs, whether it fits.",
         "\nusage: dtbench COMMAND ...        dtbench COMMAND --help        dtbench --version",
         "\nstudies (through Snakemake, which works without this command too: snakemake --profile local):",
         *(f"  {name:<10}{text}" for name, text in STUDIES.items()),
