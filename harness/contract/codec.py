@@ -57,8 +57,7 @@ def decode_some(kind: type[Struct], plain: dict[str, Any], key: str) -> dict[str
     """Values for some fields of a Struct, each of its field's type. Raises SpecError naming the dotted key."""
     if unknown := _unknown(kind, plain, key):
         raise SpecError(unknown)
-    fields = fields_of(kind) or {}
-    return {name: decode(fields[name], value, f"{key}.{name}") for name, value in plain.items()}
+    return {name: decode((fields_of(kind) or {})[name], value, f"{key}.{name}") for name, value in plain.items()}
 
 
 def decode_file(kind: type[T], path: Path) -> T:
@@ -225,13 +224,9 @@ def _join(key: str, name: str) -> str:
     return f"{key}.{name}" if key else name
 
 
-# Encoding and hashes.
-
-
 def encode(value: Any) -> Any:
     """Turn Structs and dataclasses into plain JSON values; tuples become lists."""
-    kind: Any = type(value)
-    if (fields := fields_of(kind)) is not None:
+    if (fields := fields_of(value.__class__)) is not None:
         return {name: encode(getattr(value, name)) for name in fields}
     if isinstance(value, dict):
         return {str(name): encode(inner) for name, inner in value.items()}
@@ -258,8 +253,8 @@ def digest_of_text(text: str) -> str:
 def essence(value: Any) -> Any:
     """Like `encode`, leaving out every field of a Struct that has its default: what a hash is taken of.
 
-    So a contract that gains a field (whose default means what was done before) keeps the hashes of
-    all it has measured. The price: a default, once released, must never change its meaning.
+    So a contract that gains a field keeps the hashes of all it has measured. The price: a default, once released, must
+    never change its meaning.
     """
     if isinstance(value, Struct):
         return {name: essence(inner) for name, inner in _stated(value)}
@@ -289,17 +284,15 @@ def essential_parts(struct: Struct) -> dict[str, str]:
 
 
 _KEPT: dict[int, tuple[Struct, str]] = {}
-_KEPT_MOST = 4096
 
 
 def _kept_text(part: Struct) -> str:
     # The object is kept beside its text, so that no other one can have its id.
-    kept = _KEPT.get(id(part))
-    if kept is None:
-        if len(_KEPT) >= _KEPT_MOST:
+    if id(part) not in _KEPT:
+        if len(_KEPT) >= 4096:
             _KEPT.clear()
-        kept = _KEPT[id(part)] = (part, canonical(essence(part)))
-    return kept[1]
+        _KEPT[id(part)] = part, canonical(essence(part))
+    return _KEPT[id(part)][1]
 
 
 def object_text(parts: dict[str, str]) -> str:
