@@ -130,15 +130,17 @@ def token_mismatches(spec: RunSpec, tokens_per_step: int) -> list[Mismatch]:
 
 
 def batch_mismatches(sums: Sequence[Sequence[int]]) -> list[Mismatch]:
-    """Batches that occur twice; `sums` holds one checksum per batch, by rank, in the order of training."""
-    seen: dict[int, str] = {}
+    """Ranks that train on the batches of another one, or on one batch all the time.
+
+    `sums` holds one checksum per batch, by rank, in the order of training. Single batches may be alike by chance.
+    """
+    own = "batches of its own"
     for rank, row in enumerate(sums):
-        for index, checksum in enumerate(row):
-            place = f"rank {rank}, batch {index}"
-            if checksum in seen:
-                return [Mismatch(f"tokens of {place}", "a batch of its own", f"the batch of {seen[checksum]}",
-                                 "data is repeated")]  # fmt: skip
-            seen[checksum] = place
+        if row and row in sums[:rank]:
+            found = f"those of rank {sums.index(row)}"
+            return [Mismatch(f"data of rank {rank}", own, found, "one rank's data is repeated")]
+        if len(row) > 1 and len(set(row)) == 1:
+            return [Mismatch(f"data of rank {rank}", own, f"one batch {len(row)} times", "a batch is repeated")]
     return []
 
 

@@ -7,8 +7,8 @@ import torch
 from harness.contract.heartbeat import HeartbeatWriter
 from harness.engines.base import Context, Engine
 
-ALPHABET = 64
-"""Tokens that `structured` data consists of at most."""
+ALPHABET, VOCABULARY_SHARE = 512, 16
+"""`structured` data consists of this many tokens at most, and of one in so many of a small vocabulary."""
 JUMP_ONE_IN = 8
 """`structured` data: how often, on average, the next token is any of the alphabet and not the successor."""
 Hook = Callable[[int, str, torch.Tensor | None], torch.Tensor | None]
@@ -64,7 +64,7 @@ class Tokens:
         A model learns which tokens there are within tens of steps, and then which one follows: the loss falls fast at
         any size.
         """
-        letters = min(ALPHABET, self._vocabulary)
+        letters = min(ALPHABET, max(2, self._vocabulary // VOCABULARY_SHARE))
         starts = torch.randint(letters, self._shape, generator=self._generator)
         jumps = torch.randint(JUMP_ONE_IN, self._shape, generator=self._generator) == 0
         places = torch.arange(self._shape[1])

@@ -97,7 +97,7 @@ def variants(checkpoint: Path) -> dict[str, RunSpec]:
 def gated() -> dict[str, RunSpec]:
     """A reference on structured data, first by name, runs that are held against it, and one for each wrong training."""
     shared = {"model__config": SMALL, **STEPS, "protocol__warmup_steps": 10, "data__tokens": "structured"}
-    specs = {"gate/0": make_spec("ddp", **shared, identity__reference=True)}
+    specs = {"gate/0": make_spec("ddp", **shared | {"protocol__timed_steps": 30}, identity__reference=True)}
     specs |= {f"gate/{config}": make_spec(config, **shared) for config in CONFIGS}
     for kind in WRONG:
         ranks = (1,) if kind == "repeated_data" else (0, 1)

@@ -167,7 +167,7 @@ CAUGHT = {
     "no_update": "found no change of any parameter in 10 steps: the optimizer updates nothing",
     "learning_rate": "as with a learning rate of 1.",
     "summed_gradients": "2.00x the reference's: gradients are summed over 2 ranks, not averaged",
-    "repeated_data": "tokens of rank 1, batch 0: promised a batch of its own, found the batch of rank 0",
+    "repeated_data": "data of rank 1: promised batches of its own, found those of rank 0",
     "frozen_layer": "found no change of model.layers.1 in 10 steps: model.layers.1 is frozen",
     "dropout": "loss of step 0, before any update: promised 5.",
 }
@@ -182,6 +182,11 @@ def test_every_engine_passes_the_gate_on_structured_data(trained: Results, confi
 def test_the_gate_names_a_wrong_training(trained: Results, kind: str) -> None:
     said = trained[f"gate/{kind}"].parity
     assert CAUGHT[kind] in said[0], said
+
+
+def test_the_loss_falls_by_a_fifth_in_a_careful_run(trained: Results) -> None:
+    loss = trained["gate/0"].loss
+    assert len(loss) == 40 and loss[-1] < 0.8 * loss[0]
 
 
 def test_a_wrong_forward_is_traced_to_its_first_module(trained: Results) -> None:
