@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from dtbench.study.matrix import Matrix, load_matrix
+from msgspec import structs
 
 from harness.contract.engines import CONFIGS, ENGINES
 from harness.contract.spec import parse_spec
@@ -33,7 +34,7 @@ def test_the_quick_study_is_nine_configs_two_arms_two_repeats() -> None:
 
 
 def test_defaults_arm_is_each_engine_as_shipped(study: Load) -> None:
-    matrix = study("platforms: [h200-x2]\nrepeats: 1\n")
+    matrix = study("platforms: [h200-x2]\nrepeats: 1\ngradients: engine\n")
     for run in matrix.runs:
         engine = ENGINES[run.engine.name]
         assert run.numerics == (engine.shipped if run.identity.arm == "defaults" else engine.matched)
@@ -122,6 +123,17 @@ def test_most_wanted_cells_come_first_with_all_their_repeats(study: Load) -> Non
     assert names[5] == "ddp"
 
 
+def test_matched_gradients_are_float32_where_the_engine_can(study: Load) -> None:
+    text = "platforms: [h200-x2]\nconfigs: [ddp, zero-1, zero-2, zero-3]\narms: [matched, defaults]\n"
+    cells = {(c.config, c.arm): c for c in study(text).cells}
+    kept = {key: c.spec.numerics.accumulate for key, c in cells.items() if c.spec}
+    assert [kept[name, "matched"] for name in ("ddp", "zero-2", "zero-3")] == 3 * ["float32"]
+    assert kept["zero-1", "matched"] == kept["zero-3", "defaults"] == "bfloat16"
+    assert cells["zero-1", "matched"].peculiar == "gradients: arm promises float32, engine keeps bfloat16"
+    old = {c.config: c.spec for c in study(text + "gradients: engine\n").cells if c.spec and c.arm == "matched"}
+    assert old["zero-3"].numerics.accumulate == "bfloat16"
+
+
 def test_remedies_switch(study: Load) -> None:
     off = study("platforms: [h200-x2]\nremedies: off\n")
     assert {run.protocol.remedies for run in off.runs} == {"off"}
@@ -135,4 +147,4 @@ def test_tuned_arm_carries_its_trials_and_matched_numerics(study: Load) -> None:
     )
     assert run_of(matrix, "fsdp2-reshard").protocol.trials == ({}, {"prefetch_depth": 2})
     assert run_of(matrix, "zero-3").protocol.trials == ({}, {"leaf_blocks": True})
-    assert run_of(matrix, "zero-3").numerics == ENGINES["zero"].matched
+    assert run_of(matrix, "zero-3").numerics == structs.replace(ENGINES["zero"].matched, accumulate="float32")

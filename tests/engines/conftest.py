@@ -99,6 +99,8 @@ def gated() -> dict[str, RunSpec]:
     shared = {"model__config": SMALL, **STEPS, "protocol__warmup_steps": 10, "data__tokens": "structured"}
     specs = {"gate/0": make_spec("ddp", **shared | {"protocol__timed_steps": 30}, identity__reference=True)}
     specs |= {f"gate/{config}": make_spec(config, **shared) for config in CONFIGS}
+    for config in ("zero-2", "zero-3", "zero-3-offload"):
+        specs[f"gate/float32/{config}"] = make_spec(config, **shared, numerics__accumulate="float32")
     for kind in WRONG:
         ranks = (1,) if kind == "repeated_data" else (0, 1)
         faults = [{"kind": kind, "rank": rank, "step": 0, "phase": "forward"} for rank in ranks]

@@ -178,6 +178,15 @@ def test_every_engine_passes_the_gate_on_structured_data(trained: Results, confi
     assert trained[f"gate/{config}"].parity == []
 
 
+@pytest.mark.parametrize("config", ["zero-2", "zero-3", "zero-3-offload"])
+def test_zero_keeps_float32_gradients_when_asked(trained: Results, config: str) -> None:
+    run = trained[f"gate/float32/{config}"]
+    assert run.parity == []
+    for result in run.ranks:
+        assert result.found.gradient == "float32" and result.state is not None
+        assert result.state.bytes_per_parameter == pytest.approx(result.state.expected_bytes_per_parameter, rel=0.01)
+
+
 @pytest.mark.parametrize("kind", WRONG)
 def test_the_gate_names_a_wrong_training(trained: Results, kind: str) -> None:
     said = trained[f"gate/{kind}"].parity

@@ -82,6 +82,8 @@ class Descriptor:
     """The `defaults` arm: on a bf16 model, as the engine does it by itself."""
     matched: Numerics
     """The `matched` and `tuned` arms: fp32 masters and moments, bf16 compute and fp32 reduction in every engine."""
+    float32_gradients: Callable[[Any], bool] = lambda _: False
+    """Whether it can keep gradients in float32 when `matched` does not do so anyway, by the settings."""
     optimizers: dict[tuple[str, bool], str] = field(default_factory=dict)
     """The `defaults` arm: (device, whether the config offloads) -> the engine's own AdamW, if it brings one."""
     trials: Callable[[Any], Trials]

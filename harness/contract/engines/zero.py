@@ -157,6 +157,8 @@ ZERO = Descriptor(
     # It keeps a bf16 working copy beside its fp32 masters in every arm.
     shipped=bf16_compute(parameter="bfloat16", master="float32", reduce="bfloat16"),
     matched=bf16_compute(parameter="bfloat16", master="float32", reduce="float32"),
+    # DeepSpeed 0.19.8: stage 0 refuses the mix, stage 1 and an offloaded stage 2 keep bfloat16 whatever is asked for.
+    float32_gradients=lambda settings: settings.stage == 3 or (settings.stage == 2 and not settings.offload_optimizer),
     optimizers={
         ("cuda", False): "deepspeed-fused",
         ("cuda", True): "deepspeed-cpu",

@@ -183,6 +183,8 @@ class Study(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How it is measured."""
     optimizer: OptimizerChoice = OptimizerChoice()
     """How it steps."""
+    gradients: Literal["float32", "engine"] = "float32"
+    """Arms of equal numerics: what reduced gradients are kept in; `engine`: as each does by itself (ZeRO: bfloat16)."""
     environment: dict[str, str] = {}
     """Environment variables of every run."""
     remedies: bool = True

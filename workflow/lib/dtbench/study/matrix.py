@@ -13,7 +13,7 @@ from dtbench.study.files import find_named, is_file, is_folder, read_mapping
 from dtbench.study.names import check_names, trials_of
 from dtbench.study.platforms import PlatformEntry, load_platforms
 from harness.contract.codec import digest, encode, read_json
-from harness.contract.engines import CONFIGS, ENGINES, resolve_settings
+from harness.contract.engines import CONFIGS, ENGINES, parse_settings, resolve_settings
 from harness.contract.errors import SpecError, clip_path, nearest
 from harness.contract.spec import (
     SPEC_VERSION,
@@ -140,6 +140,10 @@ def _cells(study: Study, platforms: dict[str, PlatformEntry], root: Path) -> Ite
                 for number, override in enumerate(study.overrides):
                     if override.match(platform, choice.name, arm):
                         found = _override(found, override.set, f"overrides[{number}].set", root)
+                departs = _departures(usual, found)
+                if arm != "defaults" and study.gradients == "float32" and not departs["numerics"]:
+                    found, word = _float32_gradients(found)
+                    departs["engine"] += word
                 spec = RunSpec(spec_version=SPEC_VERSION, faults=study.faults, **found)
                 yield Cell(
                     platform=platform,
@@ -148,8 +152,18 @@ def _cells(study: Study, platforms: dict[str, PlatformEntry], root: Path) -> Ite
                     spec=None if exclusion else spec,
                     exclusion=exclusion,
                     base=choice.base or choice.name,
-                    departs=_departures(usual, found),
+                    departs=departs,
                 )
+
+
+def _float32_gradients(sections: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Promise gradients kept in float32 where the engine can do that; says so in words where it cannot."""
+    engine, numerics = sections["engine"], sections["numerics"]
+    if numerics.accumulate == "float32":
+        return sections, ()
+    if ENGINES[engine.name].float32_gradients(parse_settings(engine.name, engine.settings)):
+        return sections | {"numerics": structs.replace(numerics, accumulate="float32")}, ()
+    return sections, (f"gradients: arm promises float32, engine keeps {numerics.accumulate}",)
 
 
 def _shared_sections(study: Study, root: Path) -> dict[str, Any]:
