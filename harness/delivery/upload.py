@@ -41,6 +41,7 @@ PARALLEL = 8
 PROGRESS_EVERY_S = 10.0
 REQUEST_TIMEOUT_S = 60.0
 PODS_AT_MOST = 1000
+BESIDE_PATIENCE_S = 20.0
 CREDENTIALS_VARIABLE, CREDENTIALS_PATIENCE_S = "HARNESS_CREDENTIALS_PATIENCE_S", 300.0
 """On a fresh node the metadata server may refuse for a while, and IAM answers 403 while a grant spreads."""
 ASK_AGAIN_S = 5.0
@@ -194,22 +195,28 @@ class Bucket:
     def read_beside(self, spec: RunSpec, name: str) -> bytes | None:
         """An object of the attempt's study, by its name below the study's prefix; None when there is none."""
         try:
-            raw: bytes = self._beside(spec, name).download_as_bytes(timeout=REQUEST_TIMEOUT_S)
+            blob = self._beside(spec, name)
+            options = {"timeout": _request_s(BESIDE_PATIENCE_S), "retry": _retry(BESIDE_PATIENCE_S)}
+            return blob.download_as_bytes(**options) if blob else None  # type: ignore[no-any-return]
         except api.NotFound:
             return None
         except FAULTS as error:
             raise DeliveryError(f"{self.url}: {name} cannot be read: {_words(error)}") from error
-        return raw
 
     def put_beside(self, spec: RunSpec, name: str, text: str) -> None:
         """Write an object of the attempt's study."""
         try:
-            self._beside(spec, name).upload_from_string(text, "application/json", timeout=REQUEST_TIMEOUT_S)
+            blob = self._beside(spec, name)
+            options = {"timeout": _request_s(BESIDE_PATIENCE_S), "retry": _retry(BESIDE_PATIENCE_S)}
+            if blob:
+                blob.upload_from_string(text, "application/json", **options)
         except FAULTS as error:
             raise DeliveryError(f"{self.url}: {name} cannot be written: {_words(error)}") from error
 
     def _beside(self, spec: RunSpec, name: str) -> Any:
-        return self._bucket.blob(f"{self._prefix.removesuffix(spec.path())}{name}")
+        """None when the attempt's prefix is not where a study has it."""
+        study = self._prefix.removesuffix(spec.path())
+        return None if study == self._prefix else self._opened().blob(f"{study}{name}")
 
     def _file(self, path: Path, name: str, end_s: float) -> None:
         blob = self._blob(name)

@@ -26,11 +26,14 @@ from harness.contract import exitcodes
 from harness.contract.diagnosis import Diagnosis
 from harness.contract.errors import DeliveryError, SpecError
 from harness.contract.record import File, parse_record
-from harness.delivery import upload
+from harness.contract.spec import RunSpec
+from harness.delivery import reference, upload
 from harness.delivery.upload import Bucket, hopeless
+from harness.supervisor import folder
 from harness.supervisor.processes import Cancelled
 from tests.engines.specs import make_spec
 from tests.supervisor.conftest import Supervisor, until
+from tests.supervisor.test_reference import AFTER, FIRST, record_of
 
 Make = Callable[..., Supervisor]
 
@@ -106,6 +109,18 @@ def test_a_finished_run_is_delivered_file_by_file_with_the_record(
     assert late.run("--upload", "gs://runs/study/a1") == exitcodes.RECORD_DELIVERED, late.stderr
     assert "already delivered: ok" in late.stdout
     assert not (late.out / "record.json").exists()
+
+
+def test_a_reference_reaches_later_pods(tmp_path: Path, store: Store) -> None:
+    def bucket(spec: RunSpec) -> Bucket:
+        return Bucket(f"gs://runs/prefix/study/{spec.path()}")
+
+    folder.write_record(tmp_path, record_of(FIRST))
+    reference.leave(record_of(FIRST), tmp_path, bucket(FIRST))
+    assert [name.rpartition("/")[0] for name in store.names()] == ["prefix/study/references"]
+    note = reference.hand_over(AFTER, tmp_path, bucket(AFTER))
+    assert note is not None and note.startswith(f"compared before timing with {FIRST.path()}")
+    assert reference.hand_over(AFTER, tmp_path, Bucket("gs://runs/elsewhere")) == reference.UNCOMPARED
 
 
 def test_a_finished_run_whose_log_is_gone_is_delivered_with_a_list_that_holds(
