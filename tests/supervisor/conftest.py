@@ -98,7 +98,7 @@ class Supervisor:
 
     def assert_nothing_left(self, timeout_s: float = 5.0) -> None:
         """No process that it started, directly or not, survives."""
-        until(lambda: not self.leftovers(), f"the end of {[p.cmdline() for p in self.leftovers()]}", timeout_s)
+        until(lambda: not self.leftovers(), f"the end of {[p.pid for p in self.leftovers()]}", timeout_s)
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,37 @@
+"""One noun per concept (docs/glossary.md): nouns that were dropped do not come back."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+DROPPED = {
+    "goal": r"\b[gG]oals?\b",
+    "climb": r"\b[cC]limb(s|er|ed|ing)?\b",
+    "bracket": r"\b[bB]racket\b",
+    "how-manieth": r"\bhow-manieth\b",
+}
+"""Dropped noun -> pattern; `ladder`, `rung` and `probe` replace the first three. Text in brackets stays allowed."""
+KINDS = {".py", ".smk", ".md", ".yaml", ".j2", ".json"}
+TOPS = ("harness", "workflow", "docs", "config", "profiles", "Snakefile", "README.md", "CONTRIBUTING.md")
+ALLOWED = {("bracket", "harness/diagnosis/text.py"), ("climb", "workflow/rules/frontier.smk")}
+"""The log line's prefix in brackets is one; the rule still has its old name."""
+
+
+@pytest.mark.parametrize("noun", DROPPED)
+def test_dropped_nouns_stay_away(noun: str) -> None:
+    found = []
+    for top in TOPS:
+        place = ROOT / top
+        for path in sorted(place.rglob("*")) if place.is_dir() else [place]:
+            name = path.relative_to(ROOT).as_posix()
+            if (path.suffix in KINDS or top == "Snakefile") and path.is_file() and (noun, name) not in ALLOWED:
+                lines = path.read_text(encoding="utf-8").splitlines()
+                found += [f"{name}:{n}" for n, line in enumerate(lines, 1) if re.search(DROPPED[noun], line)]
+    assert not found, f"say it in the words of docs/glossary.md: {', '.join(found)}"
+
+
+def test_each_word_of_the_glossary_stands_once() -> None:
+    words = re.findall(r"^\| ([\w-]+) \|", (ROOT / "docs/glossary.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(words) == len(set(words)) > 25
