@@ -108,6 +108,9 @@ def _add_frontier(commands: "argparse._SubParsersAction[argparse.ArgumentParser]
     frontier.add_argument(
         "--budget-s", type=_budget_s, default=float("inf"), metavar="N", help="seconds in all (default: no end)"
     )
+    frontier.add_argument(
+        "--upload", metavar="gs://BUCKET/PREFIX", help="bring probes and result of a single spec there"
+    )
 
 
 FOR_ONE_SPEC = ("over", "limit", "resolution", "rungs", "processes")
@@ -126,7 +129,8 @@ def _frontier(options: argparse.Namespace) -> int:
         lambda over: search_bounds(over, options.limit, options.resolution, options.rungs, options.processes),
         options.budget_s,
         predicted_peak_bytes,
-        [f"--{name}" for name in FOR_ONE_SPEC if getattr(options, name) is not None],
+        [f"--{name}" for name in (*FOR_ONE_SPEC, "upload") if getattr(options, name) is not None],
+        options.upload,
     )
 
 

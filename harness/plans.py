@@ -15,7 +15,7 @@ from harness.contract.frontier import Bounds, Frontier, FrontierPlan, FrontierSp
 from harness.contract.outcome import outcome
 from harness.contract.spec import RunSpec, parse_spec
 from harness.contract.variables import refuse_secrets
-from harness.run import execute, exit_status, read_one_spec, refuse_plan
+from harness.run import DELIVERY_PATIENCE_S, execute, exit_status, read_one_spec, refuse_plan
 from harness.search.ladders import search
 from harness.supervisor import folder
 from harness.supervisor.processes import Cancelled
@@ -130,11 +130,13 @@ def frontier(
     budget_s: float,
     predict: Predict,
     given: Sequence[str] = (),
+    upload: str | None = None,
 ) -> int:
     """Find the frontier of a spec, or all frontiers of a plan; returns the exit status.
 
     `over` and `bounds` are for a spec. A plan sets its own and is refused when options for them are `given`. Whatever
-    does not fit into the budget is left for the next call.
+    does not fit into the budget is left for the next call. With `upload`, for a spec alone, probes and result go there,
+    and probes that are there already are not run again.
     """
     until_s = time.monotonic() + budget_s
 
@@ -147,7 +149,13 @@ def frontier(
         for index, wanted in enumerate(frontiers, start=1):
             if len(frontiers) > 1:
                 say(f"[{index}/{len(frontiers)}] {wanted.folder}")
-            _find(wanted, out / wanted.folder, until_s, predict)
+            try:
+                _find(wanted, out / wanted.folder, until_s, predict, upload)
+            except Cancelled as error:
+                if upload is None:
+                    raise
+                say(f"{error}: another pod must go on")
+                return exitcodes.PREEMPTED
         return exitcodes.RECORD_DELIVERED
 
     return exit_status(work)
@@ -173,15 +181,20 @@ def _of_spec(spec: RunSpec, over: Over | None, bounds: Callable[[Over], Bounds])
     return FrontierSpec(spec=structs.replace(spec, protocol=protocol), bounds=bounds(axis))
 
 
-def _find(wanted: FrontierSpec, out: Path, until_s: float, predict: Predict) -> None:
+def _find(wanted: FrontierSpec, out: Path, until_s: float, predict: Predict, upload: str | None) -> None:
     try:
-        found = search(wanted.spec, wanted.bounds, predict, lambda probe: _execute(probe, out, until_s))
+        found = search(wanted.spec, wanted.bounds, predict, lambda probe: _execute(probe, out, until_s, upload))
     except Cancelled as error:
         if time.monotonic() < until_s:
             raise
         say(f"{_where(wanted)}: left out: {error}; a second call goes on from here")
         return
-    write_atomically(out / RESULT, json.dumps(found.to_json(), indent=1) + "\n")
+    text = json.dumps(found.to_json(), indent=1) + "\n"
+    write_atomically(out / RESULT, text)
+    if upload:
+        from harness.delivery.upload import Bucket
+
+        Bucket(upload).put_result(RESULT, text, DELIVERY_PATIENCE_S)
     say(sentence(found))
 
 
@@ -199,7 +212,7 @@ def sentence(found: Frontier) -> str:
     return f"{where}: largest {found.over} {largest}{fail}{expected} ({found.ended}, {len(found.probes)} processes)"
 
 
-def _execute(spec: RunSpec, out: Path, until_s: float) -> Probe:
+def _execute(spec: RunSpec, out: Path, until_s: float, upload: str | None) -> Probe:
     """Run one probe, or take the record of an earlier call."""
     sizes = ", ".join(map(str, spec.protocol.ladder))
     say(f"probing {spec.protocol.ladder_over} {sizes}")
@@ -209,7 +222,10 @@ def _execute(spec: RunSpec, out: Path, until_s: float) -> Probe:
         # What an earlier call has found costs no time.
         if time.monotonic() >= until_s and folder.finished(out / place, again) is None:
             raise Cancelled("no time is left")
-        record = execute(again, out / place, None, until_s=until_s)
+        # A pod has no other budget than its Job's life; execute() knows how to leave in a pod's last seconds.
+        record = execute(again, out / place, f"{upload}/{place}" if upload else None, None if upload else until_s)
+        if upload and record.outcome == "preemption":
+            raise Cancelled("the pod is taken away")
         if record.outcome == "ok" or not outcome(record.outcome).retry_helps:
             break
     return Probe(

@@ -172,6 +172,11 @@ def predicted_limit(spec: RunSpec, bounds: Bounds, capacity: int, predict: Predi
     return fits * bounds.resolution
 
 
+def parse_frontier(plain: Any) -> Frontier:
+    """Decode a frontier from parsed JSON. Raises SpecError naming the dotted key."""
+    return decode(Frontier, plain)
+
+
 def read_frontier(path: Path) -> Frontier:
     """Read a frontier file. Raises SpecError naming it."""
     return decode_file(Frontier, path)

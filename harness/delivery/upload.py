@@ -185,6 +185,16 @@ class Bucket:
         with ThreadPoolExecutor(PARALLEL) as pool:
             list(pool.map(lambda f: self._file(out / f.path, below + f.path, end_s), files))
 
+    def put_result(self, name: str, text: str, patience_s: float) -> None:
+        """Upload a result that is one object; one that is there already stays."""
+        self._delivering = True
+        try:
+            self._patiently(lambda: self._put(name, text, patience_s, if_generation_match=0))
+        except api.PreconditionFailed:
+            say(f"{self.url}/{name} is there already, from another pod; left as it is")
+        except FAULTS as error:
+            raise DeliveryError(f"{self.url}: not uploaded: {_words(error)}") from error
+
     def put_progress(self, text: str) -> None:
         """Overwrite progress.json, once, without a retry."""
         try:

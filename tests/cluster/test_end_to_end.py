@@ -1,6 +1,7 @@
 """Scenario 1: from a study to its report through the real API server, scheduler, Job controller and harness."""
 
 import itertools
+import json
 
 import pytest
 import yaml
@@ -60,3 +61,22 @@ def test_the_quick_study_runs_one_by_one_on_a_four_gpu_node_to_the_report(clone,
         nothing = {"KUBECONFIG": "/nonexistent", "SNAKEMAKE_GKE_IMAGE": "", "SNAKEMAKE_GKE_BUCKET": ""}
         assert other.run("report", "--config", "study=fast", profile=profile, **nothing) == 0, other.said()
         assert report.read_text() == through_gke
+
+
+def test_the_search_for_a_frontier_is_a_job_like_any_other(clone, new_clone, kube, bucket, add_node):
+    add_node()
+    content = study(["ddp"], frontier=[{"over": "micro_batch", "limit": 2}])
+    clone.write_study("lab", content)
+    assert clone.run("frontier", "--config", "study=lab") == 0, clone.said()
+    (found,) = (clone.folder / "results/lab/frontier").rglob("frontier.json")
+    result = json.loads(found.read_text())
+    assert (result["largest_fit"], result["ended"]) == (2, "limit"), clone.said()
+    assert len(kube.jobs()) == len(kube.pods()) == 1
+    assert [n for n in bucket.objects() if n.endswith("/frontier.json")]
+    assert len(bucket.records()) == len(result["probes"]), "each probe's record is in the bucket"
+    assert (clone.folder / "results/lab/frontier.csv").exists()
+    other = new_clone()
+    other.write_study("lab", content)
+    assert other.run("frontier", "--config", "study=lab") == 0, other.said()
+    assert "0 Jobs to create, 0 to adopt, 1 results to collect" in other.said()
+    assert len(kube.jobs()) == 1

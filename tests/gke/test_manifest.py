@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from msgspec import structs
 from snakemake_executor_plugin_gke.manifest import (
     ANNOTATIONS_LIMIT_BYTES,
-    attempt_url,
+    job_name,
     label_value,
     labels_of,
+    place_of,
     render_manifest,
     selector,
     spec_of,
@@ -151,8 +152,25 @@ def test_different_texts_keep_different_label_values(one, other):
 def test_attempts_are_different_jobs_in_different_places():
     first, second = make_spec(attempt=1), make_spec(attempt=2)
     assert first.job_name() != second.job_name()
-    assert attempt_url("gs://b/p/", first) == f"gs://b/p/quick/{first.path()}"
-    assert attempt_url("gs://b/p", first) != attempt_url("gs://b/p", second)
+    assert place_of(first) == f"quick/{first.path()}"
+    assert place_of(first) != place_of(second)
+    for bucket in ("gs://b/p", "gs://b/p/"):
+        command = pod_of(render_manifest(first, make_settings(bucket=bucket)))["containers"][0]["command"]
+        assert command[6:] == ["--upload", f"gs://b/p/{place_of(first)}"]
+
+
+def test_the_search_for_a_frontier_is_a_job_of_its_own():
+    options = ["--over", "micro_batch", "--limit", "64"]
+    job = render_manifest(make_spec(), make_settings(), options)
+    place = place_of(make_spec(), options)
+    command = pod_of(job)["containers"][0]["command"]
+    assert command[3:] == ["frontier", "/spec/spec.json", "/out", *options, "--upload", f"gs://bench/prefix/{place}"]
+    assert place.startswith("quick/frontier/l4-x4/ddp/defaults/micro_batch-")
+    name = job["metadata"]["name"]
+    assert NAME.match(name)
+    assert name not in (make_spec().job_name(), job_name(make_spec(), ["--over", "micro_batch", "--limit", "32"]))
+    label = "dtbench/spec-hash"
+    assert job["metadata"]["labels"][label] != labels_of(make_spec())[label]
 
 
 def test_manifests_of_runs_no_longer_missing_are_removed(tmp_path: Path):

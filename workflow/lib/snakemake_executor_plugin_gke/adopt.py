@@ -1,7 +1,7 @@
 """Whether a Job of a run's name is that run's own, and which settings it was made with: pure."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from harness.contract.errors import SpecError
@@ -14,13 +14,13 @@ from .status import Phase, job_of, phase
 Json = dict[str, Any]
 
 
-def foreign(job: Json, spec: RunSpec) -> str | None:
-    """Why a Job of this run's name is not this run's; None when it is."""
+def foreign(job: Json, spec: RunSpec, options: Sequence[str] = ()) -> str | None:
+    """Why a Job of this run's (or, with `options`, this search's) name is not its own; None when it is."""
     name, labels = job["metadata"]["name"], job["metadata"].get("labels") or {}
     alone = "it is left alone; delete it or rename it, then give the same command again"
     if labels.get("app.kubernetes.io/managed-by") != MANAGED_BY:
         return f"a Job named {name} exists that this executor has not made: {alone}"
-    expected = labels_of(spec)[SPEC_HASH]
+    expected = labels_of(spec, options)[SPEC_HASH]
     if (found := labels.get(SPEC_HASH, "none")) != expected:
         return f"a Job named {name} exists for the spec {found[:12]}, expected {expected[:12]}: {alone}"
     try:
@@ -28,7 +28,7 @@ def foreign(job: Json, spec: RunSpec) -> str | None:
     except SpecError as error:
         return f"the Job {name} carries a spec that cannot be read ({error}): {alone}"
     if carried != spec.hash():
-        return f"the Job {name} carries the spec {carried[:12]}, but its label says {expected[:12]}: {alone}"
+        return f"the Job {name} carries the spec {carried[:12]}, but its name is of {spec.hash()[:12]}: {alone}"
     return None
 
 

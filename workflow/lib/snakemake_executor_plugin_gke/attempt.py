@@ -12,19 +12,22 @@ from msgspec import structs
 from harness.contract.spec import RunSpec
 
 from . import status
+from .manifest import job_name, place_of
 from .status import Phase
 
 Json = dict[str, Any]
-RECORD, PROGRESS = "record.json", "progress.json"
+RECORD, PROGRESS, FRONTIER = "record.json", "progress.json", "frontier.json"
 """Objects of an attempt's folder in the bucket that the client looks for."""
 
 
 @dataclass(slots=True)
 class Attempt:
-    """One Snakemake job on its way through the cluster."""
+    """One Snakemake job on its way through the cluster: a run, or the search for a frontier."""
 
     spec: RunSpec
     folder: Path
+    options: tuple[str, ...] = ()
+    """Of `python -m harness frontier`; empty for a run."""
     name: str = ""
     remote: str = ""
     """Its folder below the bucket's prefix."""
@@ -49,15 +52,22 @@ class Attempt:
     """Generation of the last progress.json read."""
 
     def __post_init__(self) -> None:
-        self.name = self.spec.job_name()
-        self.remote = f"{self.spec.identity.study}/{self.spec.path()}"
+        self.name = job_name(self.spec, self.options)
+        self.remote = place_of(self.spec, self.options)
 
     @property
     def label(self) -> str:
         """How status lines call it."""
         i = self.spec.identity
+        if self.options:
+            return f"{self.spec.platform.name} {i.config} {i.arm} frontier over {self.spec.protocol.ladder_over}"
         tail = f" a{i.attempt}" if i.attempt > 1 else ""
         return f"{self.spec.platform.name} {i.config} {i.arm} r{i.repeat}{tail}"
+
+    @property
+    def result(self) -> str:
+        """The object that is written last: it says that the attempt is finished."""
+        return FRONTIER if self.options else RECORD
 
     def at(self, number: int) -> "Attempt":
         """Another attempt of the same run."""
@@ -103,6 +113,8 @@ def last_pod_record(attempt: Attempt, blobs: Iterable[str]) -> str | None:
 
 def later_attempts(attempt: Attempt, blobs: Iterable[str]) -> list[Attempt]:
     """Later attempts of the same run that have left a record: a rerun from another clone made them."""
+    if attempt.options:
+        return []
     run = attempt.remote.rpartition("/")[0]
     found = (re.fullmatch(rf"{re.escape(run)}/a(\d{{1,6}})/{re.escape(RECORD)}", name) for name in blobs)
     numbers = sorted(int(match[1]) for match in found if match)

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from harness.contract.errors import SpecError
 from harness.contract.files import part_of, remove_leftovers, write_atomically
+from harness.contract.frontier import Frontier, parse_frontier
 from harness.contract.record import File, Record, parse_record
 from harness.contract.spec import RunSpec
 
@@ -96,6 +97,18 @@ def check_record(raw: bytes | str, spec: RunSpec, where: str) -> Record:
     if (found := record.spec.hash()) != record.spec_hash:
         raise Damaged(f"{where}: the record says spec {record.spec_hash[:12]}, but the spec inside is {found[:12]}")
     return record
+
+
+def check_frontier(raw: bytes, spec: RunSpec, where: str) -> Frontier:
+    """Decode the result of a search and hold it against the spec it must belong to. Raises Damaged."""
+    try:
+        found = parse_frontier(json.loads(raw))
+    except (ValueError, SpecError, RecursionError) as error:
+        raise Damaged(f"{where}: not the result of a search: {error}; {ANEW.format('it')}") from None
+    expected = (spec.platform.name, spec.identity.config, spec.identity.arm, spec.protocol.ladder_over)
+    if (found.platform, found.config, found.arm, found.over) != expected:
+        raise Damaged(f"{where}: found the result of another search, expected that of {' '.join(expected)}")
+    return found
 
 
 def check_paths(record: Record, where: str) -> None:

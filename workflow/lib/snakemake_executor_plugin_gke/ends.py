@@ -9,7 +9,7 @@ from harness.contract.errors import SpecError
 from harness.contract.record import Record
 
 from . import autopsy, collect, status
-from .attempt import RECORD, Action, Attempt, Ended, last_pod_record, later_attempts
+from .attempt import FRONTIER, RECORD, Action, Attempt, Ended, last_pod_record, later_attempts
 from .errors import Denied, Expired, Refused, RemoteError, Unavailable
 from .manifest import render_manifest
 from .settings import ExecutorSettings
@@ -46,7 +46,7 @@ class Ends:
         except RemoteError as error:
             self._troubled(error)
         acts: dict[Action, Act] = {
-            Action.COLLECT: lambda a: self._collect(a, RECORD, jobs, blobs),
+            Action.COLLECT: lambda a: self._found(a) if a.options else self._collect(a, RECORD, jobs, blobs),
             Action.VANISHED: lambda a: self._vanished(a, jobs, blobs),
             Action.AUTOPSY: lambda a: self._over(a, jobs, blobs),
         }
@@ -108,6 +108,16 @@ class Ends:
 
         return collect.collect(self._bucket, attempt.remote, record_name, attempt.folder, attempt.spec, ready)
 
+    def _found(self, attempt: Attempt) -> Ended:
+        """Bring the result of a search into results/; its probes' folders stay in the bucket."""
+        name = f"{attempt.remote}/{FRONTIER}"
+        raw = self._bucket.read(name, collect.RECORD_BYTES)
+        found = collect.check_frontier(raw, attempt.spec, name)
+        collect.write_atomically(attempt.folder / FRONTIER, raw)
+        size = "none" if found.largest_fit is None else found.largest_fit
+        self._tell.about(attempt.name, f"finished: {attempt.label}: largest {size} ({found.ended})")
+        return Ended(attempt)
+
     def _vanished(self, attempt: Attempt, jobs: dict[str, Json], blobs: Json) -> Ended | None:
         """End an attempt whose Job is gone, once its pod can deliver nothing more."""
         if attempt.vanished_at_s is None:
@@ -120,7 +130,7 @@ class Ends:
         why = "its Job was deleted and left no record; the same command creates it anew"
         try:
             # A namespace that is gone lists as empty; only a request to make something says so.
-            self._cluster.create(render_manifest(attempt.spec, self._settings), dry_run=True)
+            self._cluster.create(render_manifest(attempt.spec, self._settings, attempt.options), dry_run=True)
         except Unavailable:
             pass
         except (Refused, SpecError) as error:
@@ -152,6 +162,10 @@ class Ends:
 
     def _concluded(self, attempt: Attempt, facts: Json) -> Ended:
         autopsy.fill_log(facts)
+        if attempt.options:
+            collect.write_json(attempt.folder / "k8s.json", facts)
+            found = autopsy.diagnose(facts)
+            return self.failed(attempt, f"{found.outcome}: {found.sentence}; see k8s.json in its folder")
         record = autopsy.conclude(facts, attempt.spec, attempt.folder)
         if facts["log_tail"] is None:
             self._tell.line(f"{attempt.label}: its pod's log is gone from the cluster; in Cloud Logging it is")

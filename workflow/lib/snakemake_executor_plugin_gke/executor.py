@@ -17,7 +17,7 @@ from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 from harness.contract.errors import SpecError
 from harness.contract.spec import parse_spec
 
-from .attempt import RECORD, Attempt, Ended
+from .attempt import FRONTIER, RECORD, Attempt, Ended
 from .errors import RemoteError
 from .fleet import Fleet
 from .manifest import check_platform, write_manifests
@@ -180,12 +180,14 @@ def _params(job: Any) -> dict[str, Any]:
 def _attempt(job: Any, params: dict[str, Any]) -> Attempt:
     if "spec" not in params:
         raise WorkflowError(f"rule {job.name}: found params {sorted(params)}, but executor gke needs params.spec")
-    records = [Path(str(o)) for o in job.output if Path(str(o)).name == RECORD]
+    options = tuple(params.get("options", ()))
+    result = FRONTIER if options else RECORD
+    records = [Path(str(o)) for o in job.output if Path(str(o)).name == result]
     if len(records) != 1:
-        raise WorkflowError(f"rule {job.name}: expected one output named record.json, found {len(records)}")
+        raise WorkflowError(f"rule {job.name}: expected one output named {result}, found {len(records)}")
     try:
         spec = parse_spec(params["spec"])
         check_platform(spec)
     except SpecError as error:
         raise WorkflowError(f"rule {job.name}: params.spec: {error}") from None
-    return Attempt(spec, records[0].parent)
+    return Attempt(spec, records[0].parent, options)

@@ -14,7 +14,7 @@ from typing import Any
 from harness.contract.errors import SpecError
 
 from . import adopt, status
-from .attempt import PROGRESS, RECORD, Action, Attempt, Ended, decide
+from .attempt import FRONTIER, PROGRESS, RECORD, Action, Attempt, Ended, decide
 from .ends import Ends
 from .errors import Denied, Expired, Full, Refused, RemoteError, Unavailable
 from .manifest import render_manifest, selector
@@ -130,7 +130,7 @@ class Fleet:
         jobs = self._cluster.jobs(selector(studies))
         blobs: Json = {}
         for study in sorted(studies):
-            blobs |= self._bucket.list(study, (RECORD, PROGRESS))
+            blobs |= self._bucket.list(study, (RECORD, PROGRESS, FRONTIER))
         todo, ended = self._sorted(attempts, jobs, blobs)
         if first:
             made, kept, done = (len(todo[a]) for a in (Action.CREATE, Action.WAIT, Action.COLLECT))
@@ -158,7 +158,7 @@ class Fleet:
         ended: list[Ended | None] = []
         for attempt in attempts:
             job = jobs.get(attempt.name)
-            attempt.recorded = f"{attempt.remote}/{RECORD}" in blobs
+            attempt.recorded = f"{attempt.remote}/{attempt.result}" in blobs
             if job is not None and not attempt.recorded and (why := self._foreign(attempt, job)):
                 ended.append(self._ends.failed(attempt, why))
                 continue
@@ -173,14 +173,14 @@ class Fleet:
         """Why the Job of this name is not this run's; each Job is checked once."""
         if attempt.checked == job["metadata"]["uid"]:
             return None
-        why = adopt.foreign(job, attempt.spec)
+        why = adopt.foreign(job, attempt.spec, attempt.options)
         if why is None:
             attempt.checked = job["metadata"]["uid"]
         return why
 
     def _say_later(self, attempts: Sequence[Attempt], jobs: dict[str, Json]) -> None:
         for attempt in attempts:
-            if number := adopt.elsewhere(jobs.values(), attempt.spec):
+            if not attempt.options and (number := adopt.elsewhere(jobs.values(), attempt.spec)):
                 self._tell.line(
                     f"attempt {number} of {attempt.label} is in the cluster already, from another clone: once this one "
                     f"has the record of attempt {attempt.spec.identity.attempt}, --config rerun=failed adopts it"
@@ -224,7 +224,7 @@ class Fleet:
             return None
         self._unanswered.add(attempt.name)
         try:
-            if self._cluster.create(render_manifest(attempt.spec, self._settings)):
+            if self._cluster.create(render_manifest(attempt.spec, self._settings, attempt.options)):
                 attempt.seen = True
             elif job := self._cluster.job(attempt.name):
                 return self._met(attempt, job)

@@ -4,7 +4,7 @@ import functools
 import hashlib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,30 @@ def label_value(text: str) -> str:
     return f"{slug}-{digest}" if slug else digest
 
 
-def labels_of(spec: RunSpec) -> dict[str, str]:
+def _search_digest(spec: RunSpec, options: Sequence[str]) -> str:
+    return hashlib.sha256("\0".join([spec.hash(), *options]).encode()).hexdigest()
+
+
+def job_name(spec: RunSpec, options: Sequence[str] = ()) -> str:
+    """A DNS-1123 label of at most 63 characters: of a run's attempt, or with `options` of the search for a frontier."""
+    if not options:
+        return spec.job_name()
+    i = spec.identity
+    tail = f"-frontier-{_search_digest(spec, options)[:12]}"
+    slug = re.sub(r"[^a-z0-9]+", "-", f"{i.study}-{spec.platform.name}-{i.config}-{i.arm}".lower()).strip("-")
+    return slug[: 63 - len(tail)].strip("-") + tail
+
+
+def place_of(spec: RunSpec, options: Sequence[str] = ()) -> str:
+    """Folder of an attempt, or of a search, below the bucket's prefix."""
+    i = spec.identity
+    if not options:
+        return f"{i.study}/{spec.path()}"
+    over = f"{spec.protocol.ladder_over}-{_search_digest(spec, options)[:12]}"
+    return f"{i.study}/frontier/{spec.platform.name}/{i.config}/{i.arm}/{over}"
+
+
+def labels_of(spec: RunSpec, options: Sequence[str] = ()) -> dict[str, str]:
     """Labels of the Job and its pods."""
     return {
         "app.kubernetes.io/name": "distributed-training-bench",
@@ -51,7 +74,7 @@ def labels_of(spec: RunSpec) -> dict[str, str]:
         f"{LABEL}/config": label_value(spec.identity.config),
         f"{LABEL}/run": spec.run_hash()[:12],
         f"{LABEL}/attempt": str(spec.identity.attempt),
-        SPEC_HASH: spec.hash()[:40],
+        SPEC_HASH: (_search_digest(spec, options) if options else spec.hash())[:40],
     }
 
 
@@ -59,11 +82,6 @@ def selector(studies: set[str]) -> str:
     """Label selector of every Job of these studies."""
     values = ",".join(sorted({label_value(s) for s in studies}))
     return f"app.kubernetes.io/managed-by={MANAGED_BY},{LABEL}/study in ({values})"
-
-
-def attempt_url(bucket: str, spec: RunSpec) -> str:
-    """Where the pod of this attempt uploads to: gs://bucket/prefix/study/path."""
-    return f"{bucket.rstrip('/')}/{spec.identity.study}/{spec.path()}"
 
 
 def made_with(settings: ExecutorSettings) -> dict[str, str]:
@@ -125,8 +143,11 @@ def _template() -> Any:
     return environment.from_string(_template_text())
 
 
-def render_yaml(spec: RunSpec, settings: ExecutorSettings) -> str:
-    """The Job as YAML text. Raises SpecError when the platform or the spec's size fits no Job."""
+def render_yaml(spec: RunSpec, settings: ExecutorSettings, options: Sequence[str] = ()) -> str:
+    """The Job of a run, or with `options` of the search for a frontier, as YAML text.
+
+    Raises SpecError when the platform or the spec's size fits no Job.
+    """
     check_platform(spec)
     plain = canonical(spec)
     if len(plain) > ANNOTATIONS_LIMIT_BYTES // 2:
@@ -134,30 +155,32 @@ def render_yaml(spec: RunSpec, settings: ExecutorSettings) -> str:
             f"spec of {spec.job_name()}: {len(plain)} bytes of JSON, but a Job can carry "
             f"{ANNOTATIONS_LIMIT_BYTES // 2}: shorten model.config or the environment"
         )
+    place = place_of(spec, options)
+    command = ["python", "-m", "harness", "frontier" if options else "run", "/spec/spec.json", "/out", *options]
     rendered: str = _template().render(
-        name=spec.job_name(),
+        name=job_name(spec, options),
         settings=settings,
-        labels=labels_of(spec),
+        labels=labels_of(spec, options),
         label=LABEL,
-        path=f"{spec.identity.study}/{spec.path()}",
+        path=place,
         spec_json=plain,
         made_with=json.dumps(made_with(settings), sort_keys=True),
         node_selector=_node_selector(spec),
         spot=spec.platform.spot,
         **_sizes(spec),
-        upload=attempt_url(settings.bucket, spec),
+        command=[*command, "--upload", f"{settings.bucket.rstrip('/')}/{place}"],
         ignored_codes=[PREEMPTED],
         fail_job_codes=[CONFIG, DELIVERY],
     )
     return rendered
 
 
-def render_manifest(spec: RunSpec, settings: ExecutorSettings) -> dict[str, Any]:
-    """The Job of one attempt as plain values, ready for the API server. Raises SpecError."""
+def render_manifest(spec: RunSpec, settings: ExecutorSettings, options: Sequence[str] = ()) -> dict[str, Any]:
+    """The same as plain values, ready for the API server. Raises SpecError."""
     import yaml
 
     manifest: dict[str, Any] = yaml.load(
-        render_yaml(spec, settings), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+        render_yaml(spec, settings, options), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     )
     return manifest
 
