@@ -9,7 +9,6 @@ import pytest
 from google.api_core import exceptions as api
 from google.auth.credentials import AnonymousCredentials
 from msgspec import structs
-from snakemake_executor_plugin_gke.autopsy import RECORD_LINE, Morgue, conclude, diagnose, logging_query, recovered
 from snakemake_executor_plugin_gke.bucket import Bucket
 from snakemake_executor_plugin_gke.collect import collect
 from snakemake_executor_plugin_gke.errors import Damaged, Missing, Refused, Unavailable
@@ -158,129 +157,6 @@ def test_a_killed_clients_leftovers_are_removed_before_a_file_is_fetched(tmp_pat
     left.touch()
     collect(shelf_of(FILES, "at/"), "at", "record.json", tmp_path, SPEC)
     assert list(tmp_path.rglob("*.part")) == []
-
-
-def facts(code=None, reason=None, log=(), waiting=None, pod_status=None):
-    state = {"terminated": {"exitCode": code, "reason": reason}} if code is not None else {"waiting": waiting or {}}
-    status = {"containerStatuses": [{"name": "harness", "state": state}]} | (pod_status or {})
-    pod = {"kind": "Pod", "metadata": {"name": "p"}, "spec": {}, "status": status}
-    return {"job": {}, "pod": pod, "pods": [pod], "events": [], "log_tail": list(log), "cloud_logging": "q"}
-
-
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        (facts(64, "Error", ["error: spec.json: data.micro_batch: found 0"]), "config_error"),
-        (facts(74, "Error", ["error: gs://b: not uploaded: 403"]), "upload_failed"),
-        (facts(137, "OOMKilled"), "host_oom"),
-        (facts(waiting={"reason": "ImagePullBackOff", "message": "Back-off pulling image x"}), "image_pull"),
-        (facts(143, "Error", pod_status={"reason": "Evicted", "message": "low on resource: memory"}), "evicted"),
-    ],
-)
-def test_kubernetes_and_exit_codes_say_how_it_ended(given, expected):
-    found = diagnose(given)
-    assert found.outcome == expected
-    assert found.evidence
-
-
-def test_a_delivered_record_that_is_gone_is_never_ok():
-    found = diagnose(facts(0, "Completed"))
-    assert (found.outcome, found.confidence) == ("unknown", "low")
-    assert "record and log are gone" in found.sentence
-    gone = {"job": {}, "pod": None, "pods": [], "log_tail": None, "cloud_logging": "q"}
-    assert diagnose(gone | {"events": [{"reason": "Completed", "message": "Job completed"}]}).outcome == "unknown"
-
-
-class Shed:
-    """A cluster that counts what it is asked to list."""
-
-    namespace = "lab"
-
-    def __init__(self, jobs):
-        self.asked, self.jobs = [], jobs
-
-    def pods(self, selector):
-        self.asked.append("pods")
-        return [
-            {"metadata": {"name": f"{j}-1", "creationTimestamp": "", "labels": {"batch.kubernetes.io/job-name": j}},
-             "spec": {"containers": [{}]}} for j in self.jobs
-        ]  # fmt: skip
-
-    def events(self, about):
-        self.asked.append("events")
-        return [{"involvedObject": {"name": f"{j}-1"}, "reason": "Killed"} for j in self.jobs]
-
-    def log(self, pod, tail_lines):
-        return pod
-
-
-def test_many_autopsies_cost_one_more_list_a_poll():
-    shed, said = Shed([f"job-{n}" for n in range(300)]), []
-    morgue = Morgue(shed, said.append)
-    morgue.new_poll("s")
-    assert [morgue.facts(j, None) for j in shed.jobs] == [None] * 300
-    assert shed.asked == ["pods"]
-    morgue.new_poll("s")
-    found = [morgue.facts(j, None) for j in shed.jobs]
-    assert shed.asked == ["pods", "events"]
-    assert found[7]["pod"]["metadata"]["name"] == "job-7-1"
-    assert [e["reason"] for e in found[7]["events"]] == ["Killed"]
-    assert found[7]["log_tail"] == ["job-7-1"]
-    assert said == []
-
-
-def test_an_account_that_may_not_list_still_gets_what_there_is():
-    shed, said = Shed(["job"]), []
-
-    def refuse(*_):
-        raise Refused("403: cannot list resource")
-
-    shed.pods = shed.events = refuse
-    morgue = Morgue(shed, said.append)
-    for _ in range(2):
-        morgue.new_poll("s")
-        found = morgue.facts("job", None)
-    assert (found["pod"], found["events"]) == (None, [])
-    assert [("pods" in line, "events" in line) for line in said] == [(True, False), (False, True)]
-
-
-def test_the_errors_own_line_is_the_evidence():
-    found = diagnose(facts(64, "Error", ["run ...", "error: spec.json: data.micro_batch: found 0"]))
-    assert found.sentence == "spec.json: data.micro_batch: found 0"
-    assert (found.evidence[0].line, found.evidence[0].text) == (2, "error: spec.json: data.micro_batch: found 0")
-
-
-def test_a_record_on_the_log_is_recovered_with_its_numbers_and_without_its_files(tmp_path):
-    line = RECORD_LINE + json.dumps(make_record(FILES).to_json())
-    given = facts(74, "Error", ["ok: 100 tok/s", line, "error: gs://b: not uploaded: 403"])
-    record = conclude(given, SPEC, tmp_path)
-    assert (record.outcome, record.files) == ("ok", ())
-    assert "Recovered from the pod's log" in record.notes[-1]
-    assert read_record(tmp_path / "record.json") == record
-    assert json.loads((tmp_path / "k8s.json").read_text())["pod"]["metadata"]["name"] == "p"
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]"])
-def test_half_a_record_on_the_log_is_not_taken_for_one(text):
-    assert recovered(facts(74, "Error", [RECORD_LINE + text]), SPEC) is None
-
-
-def test_a_record_of_another_run_on_the_log_is_not_taken():
-    line = RECORD_LINE + json.dumps(make_record({}).to_json())
-    assert recovered(facts(74, "Error", [line]), make_spec(repeat=2)) is None
-
-
-def test_a_pod_that_is_gone_still_gives_a_record(tmp_path):
-    given = {"job": {}, "pod": None, "pods": [], "events": [], "log_tail": None, "cloud_logging": "q"}
-    record = conclude(given, SPEC, tmp_path)
-    assert record.outcome == "unknown"
-    assert read_record(tmp_path / "record.json") == record
-
-
-def test_the_logging_query_names_cluster_objects_exactly():
-    query = logging_query("lab", "job-1")
-    assert 'resource.labels.namespace_name="lab"' in query
-    assert 'labels."k8s-pod/batch_kubernetes_io/job-name"="job-1"' in query
 
 
 def test_a_bucket_needs_no_default_project(monkeypatch):
