@@ -57,7 +57,7 @@ def test_a_strangers_job_of_the_same_name_is_left_alone(clone, kube, add_node):
     assert clone.run("manifests", "--config", "study=lab") == 0, clone.said()
     file = sorted((clone.folder / "results/lab/manifests").glob("*.yaml"))[0]
     job = yaml.safe_load(file.read_text())
-    del job["metadata"]["labels"]
+    del job["metadata"]["labels"], job["spec"]["template"]["metadata"]["labels"]
     job["spec"]["suspend"] = True
     kube.create(job)
     name = job["metadata"]["name"]

@@ -39,7 +39,7 @@ class Bucket:
             # Reading objects needs no project, and a machine may have no default one.
             client = storage.Client(project=None)
         except (auth.GoogleAuthError, OSError, ValueError) as error:
-            raise Refused(
+            raise Expired(
                 f"bucket {self.url}: no credentials: {error} (run gcloud auth application-default login)"
             ) from None
         self._client = client

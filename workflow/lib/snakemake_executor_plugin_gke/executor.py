@@ -18,7 +18,7 @@ from harness.contract.errors import SpecError
 from harness.contract.spec import parse_spec
 
 from .attempt import FRONTIER, RECORD, Attempt, Ended
-from .errors import RemoteError
+from .errors import Denied, Expired, RemoteError
 from .fleet import Fleet
 from .manifest import check_platform, write_manifests
 from .settings import ExecutorSettings, check_settings
@@ -30,7 +30,7 @@ CREATE_S = 30.0
 """How long a client that deletes its Jobs waits for the answers to those that it is making."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 NAMED = 3
-TICK_S = 0.1
+ASK_AGAIN_S, TICK_S = 5.0, 0.1
 
 
 class Executor(RemoteExecutor):  # type: ignore[misc]
@@ -63,7 +63,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         if not attempts:
             return
         try:
-            ended = self._ready().submit(attempts, must_succeed=immediate)
+            ended = self._submit(attempts, immediate)
         except RemoteError as error:
             for attempt in attempts:  # not submitted, so there is nothing to leave behind
                 del self._infos[attempt.name]
@@ -73,6 +73,20 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
             if attempt.name not in over:
                 self.report_job_submission(self._infos[attempt.name])
         self._report(ended)
+
+    def _submit(self, attempts: list[Attempt], immediate: bool) -> list[Ended]:
+        """Take attempts over; access that is missing may only be late, or come from another terminal."""
+        patience_s, end_s = self.settings.credentials_patience, None
+        while True:
+            try:
+                return self._ready().submit(attempts, must_succeed=immediate)
+            except (Expired, Denied) as error:
+                if end_s is None:
+                    end_s = time.monotonic() + patience_s
+                    self.logger.info(f"gke: {inert(str(error))}; asking again for {patience_s} s, Ctrl-C leaves")
+                if time.monotonic() >= end_s:
+                    raise
+                time.sleep(min(ASK_AGAIN_S, patience_s))
 
     def run_job(self, job: Any) -> None:
         """Submit one job."""

@@ -58,7 +58,7 @@ class ExecutorSettings(ExecutorSettingsBase):  # type: ignore[misc]
     )
     credentials_patience: int = _flag(
         300,
-        "Seconds to wait for credentials and permissions that come late: of the pods, and of this client once it runs.",
+        "Seconds to wait for credentials and permissions that come late: in the pods and in this client.",
     )
 
 
