@@ -110,7 +110,7 @@ def test_a_file_that_was_overwritten_in_the_bucket_is_told_and_the_other_run_is_
     assert clone.run(*ONLY_RUNS) == 0, clone.said()
     record = bucket.records()[0]
     attempt = record.removesuffix("/record.json")
-    name = next(n for n in bucket.objects() if n.startswith(f"{attempt}/try-1/"))
+    name = next(n for n in bucket.objects() if n.startswith(f"{attempt}/pods/1/try-1/"))
     bucket.put(name, b"something else")
     other = new_clone()
     other.write_study("lab", light_study(repeats=2))

@@ -48,7 +48,7 @@ def collect(
     places = [f"{remote}/pods/{record.pod}", remote] if below == "." else [f"{remote}/{below}"]
     for file in record.files:
         try:
-            places = _fetched(source, places, file, folder)
+            places = _fetched(source, places, file, folder, remote)
         except (IsADirectoryError, NotADirectoryError, FileExistsError) as error:
             raise Damaged(
                 f"{remote}/{file.path}: cannot be written below {folder}: {error.strerror}: {error.filename}"
@@ -59,7 +59,7 @@ def collect(
     return record
 
 
-def _fetched(source: Source, places: list[str], file: File, folder: Path) -> list[str]:
+def _fetched(source: Source, places: list[str], file: File, folder: Path, remote: str) -> list[str]:
     """Fetch one file from the first of `places` that has it; returns where the rest is to be looked for."""
     target = folder / file.path
     if target.is_file() and _sha256(target) == file.sha256:
@@ -77,7 +77,7 @@ def _fetched(source: Source, places: list[str], file: File, folder: Path) -> lis
             if (found := _sha256(part)) != file.sha256:
                 raise Damaged(
                     f"{place}/{file.path}: found sha256 {found[:12]}..., record says {file.sha256[:12]}...: "
-                    f"the bucket's copy is damaged or was overwritten; {ANEW.format(places[-1] + '/')}"
+                    f"the bucket's copy is damaged or was overwritten; {ANEW.format(remote + '/')}"
                 )
             part.replace(target)
             return [place]
