@@ -6,6 +6,7 @@ from multiprocessing.pool import AsyncResult, ThreadPool
 from typing import Any
 
 from harness.contract.errors import SpecError
+from harness.contract.files import write_atomically
 from harness.contract.record import Record
 
 from . import autopsy, collect, status
@@ -113,7 +114,7 @@ class Ends:
         name = f"{attempt.remote}/{FRONTIER}"
         raw = self._bucket.read(name, collect.RECORD_BYTES)
         found = collect.check_frontier(raw, attempt.spec, name)
-        collect.write_atomically(attempt.folder / FRONTIER, raw)
+        write_atomically(attempt.folder / FRONTIER, raw)
         size = "none" if found.largest_fit is None else found.largest_fit
         self._tell.about(attempt.name, f"finished: {attempt.label}: largest {size} ({found.ended})")
         return Ended(attempt)
