@@ -15,7 +15,7 @@ from harness.contract.frontier import Bounds, Frontier, FrontierPlan, FrontierSp
 from harness.contract.outcome import outcome
 from harness.contract.spec import RunSpec, parse_spec
 from harness.contract.variables import refuse_secrets
-from harness.run import DELIVERY_PATIENCE_S, execute, exit_status, read_one_spec, refuse_plan
+from harness.run import deliver_result, execute, exit_status, read_one_spec, refuse_plan
 from harness.search.ladders import search
 from harness.supervisor import folder
 from harness.supervisor.processes import Cancelled
@@ -192,9 +192,7 @@ def _find(wanted: FrontierSpec, out: Path, until_s: float, predict: Predict, upl
     text = json.dumps(found.to_json(), indent=1) + "\n"
     write_atomically(out / RESULT, text)
     if upload:
-        from harness.delivery.upload import Bucket
-
-        Bucket(upload).put_result(RESULT, text, DELIVERY_PATIENCE_S)
+        deliver_result(upload, RESULT, text)
     say(sentence(found))
 
 

@@ -143,6 +143,13 @@ def _new_record(spec: RunSpec, out: Path, bucket: "Bucket | None", signals: Sign
     return record
 
 
+def deliver_result(upload: str, name: str, text: str) -> None:
+    """Upload a result that is one object, for example of a search. Raises DeliveryError."""
+    from harness.delivery.upload import Bucket
+
+    Bucket(upload).put_result(name, text, DELIVERY_PATIENCE_S)
+
+
 def _bucket(upload: str | None, signals: Signals) -> "Bucket | None":
     if upload is None:
         return None
