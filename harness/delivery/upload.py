@@ -207,7 +207,7 @@ class Bucket:
         try:
             blob = self._beside(spec, name)
             options = {"timeout": _request_s(BESIDE_PATIENCE_S), "retry": _retry(BESIDE_PATIENCE_S)}
-            return blob.download_as_bytes(**options) if blob else None  # type: ignore[no-any-return]
+            return blob.download_as_bytes(**options) if blob else None
         except api.NotFound:
             return None
         except FAULTS as error:

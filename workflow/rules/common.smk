@@ -21,7 +21,7 @@ from dtbench.report.frontier_rows import frontier_specs
 from dtbench.study.matrix import load_matrix
 from dtbench.results.store import absent, lost_figures, missing, newer
 from dtbench.workflow import (
-    gpus_of,
+    gpus_of as gpus_of_spec,
     Plan,
     check_writable,
     export_path,
@@ -98,7 +98,7 @@ def frontier_options_of(wildcards):
 
 
 def frontier_gpus_of(wildcards):
-    return gpus_of(frontier_of(wildcards).spec)
+    return gpus_of_spec(frontier_of(wildcards).spec)
 
 
 def refuse_unwritable():
