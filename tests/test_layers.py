@@ -33,7 +33,7 @@ MAY_IMPORT = {
     },
     "harness.delivery": {"harness.supervisor", "harness.diagnosis", "harness.contract"},
     "harness.run": {"harness.delivery", "harness.supervisor", "harness.contract", "harness.process"},
-    "harness.plans": {"harness.run", "harness.supervisor", "harness.search", "harness.contract"},
+    "harness.plans": {"harness.run", "harness.delivery", "harness.supervisor", "harness.search", "harness.contract"},
     "harness.measure": {"harness.contract"},
     "harness.engines": {"harness.measure", "harness.contract"},
     "harness.faults": {"harness.contract"},
