@@ -89,7 +89,7 @@ def _outcome(
     )
 
 
-_outcome("ok", "nobody", False, "The run finished.", "Read its numbers.")
+_outcome("ok", "nobody", False, "The run finished.", "Nothing to do: the run did not fail.")
 _outcome(
     "cuda_oom", "config", False,
     "A rank asked the GPU for more memory than the card has left.",
@@ -105,27 +105,27 @@ _outcome(
 )  # fmt: skip
 _outcome(
     "host_oom", "config", False,
-    "The kernel or the kubelet killed a process because host memory ran out.",
-    "Ask for more host memory, or offload and pin less.",
+    "Host memory ran out: a process was killed, or could not allocate.",
+    "Ask for more host memory, or use less: fewer data workers, less offload, less pinned memory.",
     memory="host",
 )  # fmt: skip
 _outcome(
     "collective_wedge", "code", True,
     "The ranks waited in a collective that one rank never joined.",
-    "Look at the culprit rank's last phase and stack.",
+    "Find out what the absent rank was doing: its own log, its stack (py-spy dump), its last heartbeat.",
     memory="may be gpu",
 )  # fmt: skip
 _outcome(
     "wedge_masking_oom", "config", False,
-    "The ranks waited in a collective because one rank was out of GPU memory and never joined.",
-    "Treat it as an out-of-memory: the collective is only the messenger.",
+    "One rank ran out of GPU memory and never joined the collective in which the others waited.",
+    "Treat it as an out-of-memory error: use less memory per GPU. The timeout is only its consequence.",
     remedy="expandable-segments",
     memory="gpu",
 )  # fmt: skip
 _outcome(
     "preemption", "infrastructure", True,
-    "The node was taken back while the run was going.",
-    "Run again; nothing is wrong with the config.",
+    "The node was taken back, or the run was stopped, while it was training.",
+    "Run again: nothing is wrong with the config.",
 )  # fmt: skip
 _outcome(
     "launcher_args", "code", False,
@@ -139,8 +139,8 @@ _outcome(
 )  # fmt: skip
 _outcome(
     "import_error", "code", False,
-    "A module or a symbol could not be imported.",
-    "Install the missing package, or align the versions.",
+    "Python could not import a module, or a library lacks a symbol.",
+    "Install the package that the evidence names, in versions that fit each other.",
 )  # fmt: skip
 _outcome(
     "rendezvous", "infrastructure", True,
@@ -150,17 +150,17 @@ _outcome(
 _outcome(
     "nccl_init", "infrastructure", True,
     "NCCL could not set up its communicator.",
-    "Check the network interface, the fabric and NCCL's own warning line.",
+    "Check the network interface and driver that NCCL's warning names; NCCL_DEBUG=INFO shows more.",
 )  # fmt: skip
 _outcome(
     "cuda_error", "code", False,
     "A CUDA call or kernel failed.",
-    "Run with CUDA_LAUNCH_BLOCKING=1 to find the kernel.",
+    "Run once with CUDA_LAUNCH_BLOCKING=1: then the traceback names the call that failed.",
 )  # fmt: skip
 _outcome(
     "gpu_hardware", "infrastructure", True,
-    "The GPU or its link reported a hardware fault.",
-    "Take the node out of service and run elsewhere.",
+    "A GPU, or the link between GPUs, reported a hardware fault.",
+    "Take the node out of service and run on another one.",
 )  # fmt: skip
 _outcome(
     "driver_mismatch", "infrastructure", False,
@@ -175,7 +175,7 @@ _outcome(
 _outcome(
     "disk_full", "infrastructure", False,
     "A disk was full.",
-    "Free space or write elsewhere.",
+    "Free space on the disk that the evidence names, or write elsewhere.",
 )  # fmt: skip
 _outcome(
     "hub_download", "infrastructure", True,
@@ -195,17 +195,17 @@ _outcome(
 _outcome(
     "data_error", "code", False,
     "Loading or preparing the data failed.",
-    "Look at the sample that the evidence names.",
+    "Check the sample or file that the evidence names.",
 )  # fmt: skip
 _outcome(
     "python_exception", "code", False,
-    "The program raised an exception of its own.",
-    "Read the traceback of the culprit rank.",
+    "The program raised an exception.",
+    "Start at the exception in the evidence: its traceback ends in the line that raised it.",
 )  # fmt: skip
 _outcome(
     "segfault", "code", False,
-    "A process died of a memory fault or an abort in native code.",
-    "Read the native stack; check library versions.",
+    "A process crashed in native code: an invalid memory access, or an abort.",
+    "Run once with PYTHONFAULTHANDLER=1: then the crash names the Python line; check that library versions fit.",
 )  # fmt: skip
 _outcome(
     "image_pull", "infrastructure", False,
@@ -223,6 +223,11 @@ _outcome(
     "Raise the pod's requests for the resource that the evidence names.",
 )  # fmt: skip
 _outcome(
+    "network_fault", "infrastructure", True,
+    "The network between the ranks failed while they were training: a link, a network card, a switch or a remote host.",
+    "Run again on other nodes; check the link or the peer that the evidence names.",
+)  # fmt: skip
+_outcome(
     "deadline", "config", False,
     "The run was ended because its time limit passed.",
     "Raise the deadline or shorten the run.",
@@ -235,17 +240,17 @@ _outcome(
 _outcome(
     "parity_mismatch", "config", False,
     "The run trained with other numerics than its arm promises, so its speed is not shown.",
-    "Compare the dtypes and losses that the evidence names.",
+    "Compare the dtypes and losses that the evidence names with those of the arm.",
 )  # fmt: skip
 _outcome(
     "upload_failed", "infrastructure", True,
     "The run finished but its results could not be uploaded.",
-    "Check the bucket and its permissions; the record is on the pod's log.",
+    "Check the bucket and its permissions; the pod's log holds the record.",
 )  # fmt: skip
 _outcome(
     "unknown", "nobody", True,
     "The evidence does not show why the run ended.",
-    "Read the log; if you find the cause, contribute the case.",
+    "Add what is missing, if there is more: the other ranks' logs, the exit code (--exit-code), the pod (--pod).",
 )  # fmt: skip
 
 

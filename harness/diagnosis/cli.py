@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.contract.diagnosis import Diagnosis, Evidence
-from harness.contract.outcome import OUTCOMES
+from harness.diagnosis.advice import advise
 from harness.diagnosis.folder import Source, any_logs, diagnose_source
 from harness.diagnosis.inert import plain
 from harness.diagnosis.reading.stream import decompress
@@ -78,14 +78,13 @@ def as_json(found: Diagnosis) -> dict[str, Any]:
 
 def as_text(found: Diagnosis) -> str:
     """What --json says, for a reader at a terminal."""
-    known = OUTCOMES[found.outcome]
     rank = f", culprit rank {found.culprit_rank}" if found.culprit_rank is not None else ""
     lines = [f"{found.outcome} ({found.confidence} confidence{rank})", f"  {plain(found.sentence)}"]
-    lines += [f"  {_place(e)}: {plain(e.text)[:240]}" for e in found.evidence]
+    lines += [f"  {_place(e)}: {plain(e.text)}" for e in found.evidence]
     if found.runner_up is not None:
         lines.append(f"  or else: {found.runner_up}")
     if found.outcome != "ok":
-        lines.append(f"  next: {known.advice}")
+        lines.append(f"  next: {advise(found)}")
     return "\n".join(lines)
 
 

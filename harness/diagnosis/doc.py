@@ -4,9 +4,9 @@ import re
 
 from harness.contract.outcome import OUTCOMES, REMEDIES, Outcome
 from harness.diagnosis.judging.case import SURVIVED_BY
-from harness.diagnosis.judging.verdict import SIGNALS
+from harness.diagnosis.judging.wording import SIGNALS
 from harness.diagnosis.memory import FRAGMENTED_SHARE, NEAR_FULL_SHARE, NEAR_LINE_SHARE
-from harness.diagnosis.reading.tracebacks import CONFIG, DATA, GENERIC, VAGUE
+from harness.diagnosis.reading.tracebacks import CONFIG, DATA, GENERIC, INOTIFY, SHM, VAGUE
 from harness.diagnosis.signatures import SIGNATURES
 from harness.diagnosis.signatures.signature import Signature, Tier
 
@@ -44,16 +44,21 @@ runner-up. Evidence is trusted in this order:
 7. Errors that usually have another one behind them.
 8. The exit code.
 
-`unknown` beats a guess. An error counts as survived when training went on for at least {SURVIVED_BY} progress
-lines after it (three times the ranks, if that is more); a traceback must also have had some before it. Fragmentation
+`unknown` beats a guess, and a diagnosis of low confidence calls itself one, in its advice too. Who reports decides what
+an errno means: "Cannot allocate memory" from `ibv_reg_mr` is the limit of locked memory, and "No space left on device"
+from a semaphore is /dev/shm. A timeout is not a death: the rank that waited is never the culprit.
+
+An error counts as survived when training went on for at least {SURVIVED_BY} progress lines after it (three times the
+ranks, if that is more); a traceback must also have had some before it. Fragmentation
 needs reserved-but-unallocated memory of at least the request and of {FRAGMENTED_SHARE:.0%} of the card; a
 `cuda_oom` whose free and unallocated memory together would have held the request gets the same remedy all the
 same. A device counts as full below {NEAR_FULL_SHARE:.0%} free; below {NEAR_LINE_SHARE:.0%} a wedge names
 `wedge_masking_oom` as runner-up.
 
-To add a signature, write one entry in `harness/diagnosis/signatures/` and one case in `tests/diagnosis/cases/`: a
-folder with the log (`python -m harness diagnose --redact LOG` takes private things out), `expected.json` and, if there
-is more than the log, `facts.json`. A new outcome is one entry more, in `harness/contract/outcome.py`.
+To add a signature, write one entry in `harness/diagnosis/signatures/` (its needles are texts of which every
+matching line holds one, in lower case without digits; tests check them against the pattern) and one case in
+`tests/diagnosis/cases/`: a folder with the log (`python -m harness diagnose --redact LOG` takes private things out),
+`expected.json` and, if there is more than the log, `facts.json`. A new outcome is one entry more, in `harness/contract/outcome.py`.
 
 | outcome | fault | retry helps | remedy | sentence |
 | --- | --- | --- | --- | --- |
@@ -76,7 +81,7 @@ def _outcome(known: Outcome) -> str:
         lines.append(f"Remedy `{remedy.name}`: {variables}; {remedy.why}.")
     rows = [
         _row(s)
-        for s in (*SIGNATURES, GENERIC, VAGUE, CONFIG, DATA)
+        for s in (*SIGNATURES, GENERIC, VAGUE, CONFIG, DATA, SHM, INOTIFY)
         if s.outcome == known.name and s.tier is not Tier.BENIGN
     ]
     exits = [(code, e) for code, e in SIGNALS.items() if e[0] == known.name]

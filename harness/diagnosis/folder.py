@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from harness.contract.record import Record
 
 _RANK_FILE = re.compile(r"(?:^|[^a-z])(?:rank|heartbeat|local_rank)[-_.]?(?P<rank>\d+)", re.I)
+_OTHER_RANK = re.compile(r"lora|low[-_]?rank", re.I)
+"""Of an adapter, of a matrix: no process."""
 _TORCHRUN_FILE = re.compile(r"^(?P<rank>\d+)[/\\](?:stdout|stderr|error)\.(?:log|json)$")
 LARGEST_DOCUMENT_BYTES = 16 << 20
 _NOT_LOGS = frozenset(
@@ -89,12 +91,15 @@ def diagnose_source(source: Source) -> Diagnosis:
             if (known := _kubernetes(handle)) is not None:
                 events = (known.get("items") or [known])[0].get("kind") == "Event"
                 return _judge(scanner, source=replace(source, events=known) if events else replace(source, pod=known))
-            scanner.scan(handle, source.path.name, rank_of(source.path))
+            siblings = [p for p in source.path.parent.iterdir() if p.is_file()]
+            scanner.scan(handle, source.path.name, ranks_by_name(siblings).get(source.path))
         return _judge(scanner, source=source)
     if (source.path / "record.json").is_file() and (record := _record(source.path)) is not None:
         return _again(source, record)
-    for path in any_logs(source.path):
-        scan_path(scanner, path, path.relative_to(source.path).as_posix(), rank_of(path, source.path))
+    logs = any_logs(source.path)
+    ranks = ranks_by_name(logs, source.path)
+    for path in logs:
+        scan_path(scanner, path, path.relative_to(source.path).as_posix(), ranks.get(path))
     return _judge(scanner, source=source, folder=source.path, exits=read_exits(source.path))
 
 
@@ -189,6 +194,23 @@ def rank_of(path: Path, top: Path | None = None) -> int | None:
     if match is None and top is not None:
         match = _TORCHRUN_FILE.match("/".join(path.parts[-2:]))
     return int(match["rank"]) if match else None
+
+
+def ranks_by_name(files: Sequence[Path], top: Path | None = None) -> dict[Path, int]:
+    """The ranks that names give to files which differ in nothing else and count like ranks, from 0 or without a gap.
+
+    A name alone proves nothing: `lora-rank16.log` is the log of a whole run.
+    """
+    groups: dict[str, dict[Path, int]] = {}
+    for path in files:
+        if (rank := rank_of(path, top)) is not None and not _OTHER_RANK.search(path.name):
+            groups.setdefault(re.sub(r"\d+", "0", path.as_posix()), {})[path] = rank
+    found: dict[Path, int] = {}
+    for group in groups.values():
+        ranks = set(group.values())
+        if len(ranks) > 1 and (0 in ranks or max(ranks) - min(ranks) < len(ranks)):
+            found |= group
+    return found
 
 
 def read_heartbeats(folder: Path) -> tuple[Heartbeat, ...]:

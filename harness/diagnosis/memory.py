@@ -18,8 +18,8 @@ _ASKED = re.compile(r"[Tt]ried to allocate " + _SIZE.format("asked"))
 _FIELDS = tuple(
     re.compile(p)
     for p in (
-        r"total capacity of " + _SIZE.format("total"),
-        _SIZE.format("total") + r" total capacity",
+        r"total capaci?ty of " + _SIZE.format("total"),
+        _SIZE.format("total") + r" total capaci?ty",
         r"of which " + _SIZE.format("free") + r" is free",
         _SIZE.format("free") + r" free",
         _SIZE.format("allocated") + r" (?:is allocated by PyTorch|already allocated)",
@@ -29,6 +29,9 @@ _FIELDS = tuple(
     )
 )
 _GPU = re.compile(r"\(?GPU (?P<gpu>\d+)[; ]")
+
+
+_PROCESS = re.compile(r"Process (\d+) has [\d.]+ [KMGT]?i?B memory in use")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +95,12 @@ def read_shortage(text: str) -> Shortage:
         unallocated=found.get("unallocated"),
         gpu=int(gpu["gpu"]) if gpu else None,
     )
+
+
+def processes_on_card(text: str) -> int:
+    """How many processes the message counts on the card: those that it lists, and the one that failed."""
+    listed = set(_PROCESS.findall(text))
+    return len(listed) + (bool(listed) and "this process has" in text)
 
 
 def near_full(allocated_bytes: int, free_bytes: int, share: float = NEAR_FULL_SHARE) -> bool:

@@ -34,8 +34,8 @@ _RULES: tuple[tuple[str, re.Pattern[str]], ...] = (
 )  # fmt: skip
 
 
-_PUBLIC_TAIL = re.compile(r"/(?:site-packages|dist-packages|torch_extensions)/.*")
-"""The part of a path below a home that says which library speaks."""
+_PUBLIC_TAIL = re.compile(r"/(?:site-packages|dist-packages|torch_extensions|lib/python[\d.]+)/.*")
+"""The part of a path that says which library speaks."""
 
 
 class Redactor:
@@ -57,11 +57,11 @@ class Redactor:
             if kind == "secret":
                 return f"{match[1]}<secret>"
             found = match[0]
+            if kind in ("path", "home") and (kept := _PUBLIC_TAIL.search(found)):
+                return f"/{self._name(kind, found[: kept.start()])}{kept[0]}"
             if kind == "path":
                 return f"/{self._name(kind, found)}/"
             if kind == "home":
-                if kept := _PUBLIC_TAIL.search(found):
-                    return f"/{self._name(kind, found[: kept.start()])}{kept[0]}"
                 folder, _, name = found.replace("\\", "/").rpartition("/")
                 return f"/{self._name(kind, folder)}/{name}" if folder.count("/") > 1 else f"/{self._name(kind, found)}"
             return f"<{self._name(kind, found)}>"

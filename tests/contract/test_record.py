@@ -19,7 +19,8 @@ ROOT = Path(__file__).resolve().parents[2]
 DESIGN_SECTION_7 = """
 ok cuda_oom cuda_oom_fragmentation host_oom collective_wedge wedge_masking_oom preemption launcher_args
 config_error import_error rendezvous nccl_init cuda_error gpu_hardware driver_mismatch shm_exhausted disk_full
-hub_download jit_build numerics data_error python_exception segfault image_pull unschedulable evicted deadline
+hub_download jit_build numerics data_error python_exception segfault image_pull unschedulable evicted
+network_fault deadline
 user_cancelled parity_mismatch upload_failed unknown""".split()  # noqa: SIM905
 
 

@@ -134,10 +134,19 @@ class Case:
         for hit in self.hits(Tier.CAUSE):
             if self.facts.cancelled is not None and hit.signature.outcome in STOPS:
                 continue  # the supervisor's own signal, seen by the launcher
-            episodes.setdefault(hit.episode, []).append(hit)
+            if not self._restart_echo(hit):
+                episodes.setdefault(hit.episode, []).append(hit)
         best = [min(hits, key=_within_episode) for hits in episodes.values()]
         alive = [h for h in best if not self.survived(h)]
         return sorted(alive or (best if self.failed else []), key=self._across_episodes)
+
+    def _restart_echo(self, hit: Hit) -> bool:
+        """Whether a rendezvous was closed because a worker had failed and the launcher was starting all anew."""
+        if hit.signature.name != "elastic-rendezvous" or "Error" not in hit.text:
+            return False
+        restarts = [h for h in self.hits(Tier.MESSENGER) if h.signature.name == "worker-restart"]
+        told: list[Exit | Hit] = [*self.own_failures, *restarts]
+        return any(one.file == hit.file and one.line < hit.line for one in told)
 
     @cached_property
     def _killed(self) -> frozenset[int | None]:
@@ -148,9 +157,11 @@ class Case:
     def _several_files(self) -> bool:
         return len({h.file for h in self.findings.hits}) > 1
 
-    def _across_episodes(self, hit: Hit) -> tuple[bool, bool, bool, bool, int]:
+    def _across_episodes(self, hit: Hit) -> tuple[bool, bool, bool, bool, bool, int]:
         return (
             hit.soft,
+            # A dead peer looks like a broken link from afar: any rank's own error is the better answer.
+            hit.signature.outcome == "network_fault",
             not hit.in_traceback and hit.signature.outcome in MENTIONED,
             hit.rank is not None and hit.rank in self._killed,
             self._several_files and hit.signature.outcome == "python_exception",
@@ -177,8 +188,9 @@ def exit_text(end: RankExit) -> str:
     return f"rank {end.rank} {how}"
 
 
-def _within_episode(hit: Hit) -> tuple[bool, bool, int]:
-    return (hit.soft, hit.signature.outcome == "python_exception", hit.order)
+def _within_episode(hit: Hit) -> tuple[bool, bool, bool, int]:
+    signature = hit.signature
+    return (hit.soft, signature.outcome == "python_exception", signature.confidence != "high", hit.order)
 
 
 def evidence_of(items: Iterable[Hit | Exit]) -> tuple[Evidence, ...]:

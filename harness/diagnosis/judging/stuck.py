@@ -58,6 +58,9 @@ def judge_wedge(case: Case) -> Diagnosis | None:
         parts.append(f"rank {culprit} never joined" if odd is None else f"rank {culprit} is the odd one")
         parts += _position(case, culprit)
         evidence += _whereabouts(case, culprit)
+    if odd is None and (busy := busy_line(case, culprit)) is not None:
+        parts.append(f"meanwhile the log shows work: {busy.text[:80]}")
+        evidence.insert(1, busy.evidence())
     if memory is not None:
         evidence.insert(0, memory[0])
         parts.append(memory[1])
@@ -107,6 +110,14 @@ def _culprit(case: Case) -> int | None:
         missing = case.findings.ranks - waiting
         found = missing.pop() if waiting and len(missing) == 1 else None
     return found if found is not None else _silent(case.facts.heartbeats)
+
+
+def busy_line(case: Case, rank: int | None) -> Hit | None:
+    """The last line that shows long work (data, a download) of one rank, or of none in particular."""
+    waiting = {w.rank for w in case.findings.waits}
+    lines = [h for h in case.hits(Tier.BENIGN) if h.signature.name == "long-work"]
+    lines = [h for h in lines if h.rank in (rank, None) and (h.rank is None or h.rank not in waiting)]
+    return lines[-1] if lines else None
 
 
 def _silent(beats: tuple[Heartbeat, ...]) -> int | None:
@@ -190,6 +201,18 @@ def absent_rank(findings: Findings) -> int | None:
     missing = findings.ranks - waiting
     if waiting and len(missing) == 1 and len(findings.ranks) > 1:
         return missing.pop()
+    return _gap(waiting)
+
+
+def _gap(waiting: set[int]) -> int | None:
+    """The one number that is missing below the highest waiting rank, or between the ranks of one node."""
+    if len(waiting) < 2:
+        return None
+    for lowest in (0, min(waiting)):
+        gaps = set(range(lowest, max(waiting))) - waiting
+        # A node's first rank is a multiple of its number of GPUs.
+        if len(gaps) == 1 and lowest % 4 == 0:
+            return gaps.pop()
     return None
 
 

@@ -1,12 +1,13 @@
 """Decide: judges in the order of trust, the first that knows speaks (design section 7)."""
 
+import signal
 from collections.abc import Callable
 
-from harness.contract.diagnosis import Diagnosis, Evidence
-from harness.contract.outcome import OUTCOMES, Confidence
+from harness.contract.diagnosis import Diagnosis
+from harness.contract.outcome import Confidence
 from harness.diagnosis.judging.case import NEVER_RAN, Case, evidence_of
 from harness.diagnosis.judging.stuck import judge_wedge, swallowed_oom, wait_came_first
-from harness.diagnosis.memory import read_shortage
+from harness.diagnosis.judging.wording import from_exit, from_hit, other, say
 from harness.diagnosis.reading.exits import normal_code, signal_name
 from harness.diagnosis.reading.findings import Exit, Hit
 from harness.diagnosis.signatures.signature import STOPS, Tier
@@ -40,7 +41,7 @@ def structured(case: Case) -> Diagnosis | None:
             continue
         return say(
             verdict.outcome, verdict.confidence, evidence=verdict.evidence, sentence=verdict.sentence,
-            runner_up=_other(_first_outcome(case), verdict.outcome),
+            runner_up=other(_first_outcome(case), verdict.outcome),
         )  # fmt: skip
     return None
 
@@ -88,7 +89,7 @@ def finished_run(case: Case) -> Diagnosis | None:
     if last.signature.name != "run-complete" and (case.own_failures or code not in (None, 0)):
         return None
     confidence: Confidence = "high" if not case.failed else "medium"
-    return say("ok", confidence, evidence=evidence_of([last]), runner_up=_other(_first_outcome(case), "ok"))
+    return say("ok", confidence, evidence=evidence_of([last]), runner_up=other(_first_outcome(case), "ok"))
 
 
 def first_error(case: Case) -> Diagnosis | None:
@@ -112,14 +113,19 @@ def fatal_signal(case: Case) -> Diagnosis | None:
     if not failures:
         return None
     first = next((e for e in failures if e.code is not None and e.code > 0), failures[0])
-    if first.code is None or first.code > 0:
+    if first.code is None or first.code > 0 or (first.code == -signal.SIGABRT and _nccl_aborted(case)):
         return None
     return from_exit(first)
 
 
+def _nccl_aborted(case: Case) -> bool:
+    """Whether NCCL ended the process itself when a peer or the network was gone: its abort is no crash."""
+    return any(h.signature.name in ("nccl-abort", "nccl-remote") for h in case.hits(Tier.MESSENGER))
+
+
 def hint(case: Case) -> Diagnosis | None:
     """An error that usually stands before another one, when nothing better is there."""
-    news = {h.episode for h in case.hits(Tier.MESSENGER) if h.signature.name != "launcher-exception"}
+    news = {h.episode for h in _news(case)}
     nans = [h for h in case.hits(Tier.HINT) if h.signature.name == "nan-loss"]
     to_the_end = len(nans) >= 3 and case.progress_after(nans[-1]) == 0
     for hit in case.hits(Tier.HINT):
@@ -132,19 +138,19 @@ def hint(case: Case) -> Diagnosis | None:
 def exit_status(case: Case) -> Diagnosis | None:
     """The exit code alone."""
     code = case.facts.exit_code
-    if code is None or code == 0:
+    if code is None or code == 0 or (normal_code(code) == -signal.SIGABRT and _nccl_aborted(case)):
         return None
     return from_exit(Exit(rank=None, code=normal_code(code), file="exit-code", line=0, text=f"exit code {code}"))
 
 
 def unknown(case: Case) -> Diagnosis:
     """No judge knows: say what was seen."""
-    messengers = [h for h in case.hits(Tier.MESSENGER) if h.signature.name != "launcher-exception"]
+    messengers = _news(case)
     runner_up = _first_outcome(case)
     if messengers:
         return say(
             "unknown", "low", evidence=evidence_of(messengers), runner_up=runner_up,
-            sentence="A rank lost its peer; the peer died first and its own log is not here.",
+            sentence="A rank lost its peer. The peer or the network failed first, and what it said is not in this log.",
         )  # fmt: skip
     evidence = evidence_of([*case.causes[:1], *case.own_failures[:2]])
     if case.findings.unreadable and not evidence:
@@ -152,30 +158,28 @@ def unknown(case: Case) -> Diagnosis:
         return say("unknown", "low", runner_up=runner_up, sentence=_unread(case.findings.unreadable))
     if not case.findings.lines:
         return say("unknown", "low", sentence="The log is empty.")
+    if case.own_failures:
+        return say("unknown", "low", evidence=evidence, runner_up=runner_up,
+                   sentence=f"{_ended(case.own_failures[0])}, and its own error is not in this log.")  # fmt: skip
+    if not case.failed and not case.findings.hits:
+        return say("unknown", "low", sentence="Nothing in this log says that the run failed, or that it finished.")
     return say("unknown", "low", evidence=evidence, runner_up=runner_up)
+
+
+def _news(case: Case) -> list[Hit]:
+    """What waiting ranks say of a peer that is gone."""
+    other = ("launcher-exception", "worker-restart", "parent-gone", "ray-potential-causes")
+    return [h for h in case.hits(Tier.MESSENGER) if h.signature.name not in other]
+
+
+def _ended(end: Exit) -> str:
+    who = "A process" if end.rank is None else f"Rank {end.rank}"
+    return f"{who} ended with {signal_name(end.code or 0)}"
 
 
 JUDGES: tuple[Judge, ...] = (
     told, structured, stated, finished_run, first_error, judge_wedge, fatal_signal, hint, exit_status,
 )  # fmt: skip
-
-
-SIGNALS: dict[int, tuple[str, Confidence, str]] = {
-    -9: ("host_oom", "medium", "was killed with SIGKILL and left no error: usually the kernel's out-of-memory killer"),
-    -11: ("segfault", "high", "died of a segmentation fault"),
-    -7: ("shm_exhausted", "medium", "died of a bus error: usually /dev/shm is full"),
-    -6: ("segfault", "medium", "aborted in native code"),
-    -4: ("segfault", "medium", "died of an illegal instruction"),
-    -8: ("segfault", "medium", "died of an arithmetic fault in native code"),
-    -15: ("preemption", "low", "was ended by SIGTERM from outside"),
-    -2: ("user_cancelled", "medium", "was interrupted"),
-    -1: ("user_cancelled", "low", "lost its terminal"),
-    124: ("deadline", "medium", "was ended by timeout(1)"),
-}
-
-
-EVERYBODYS = frozenset({"config_error", "import_error", "numerics", "jit_build", "hub_download", "driver_mismatch"})
-"""Outcomes that strike all ranks alike: then none of them is the culprit."""
 
 
 def _failed_after(case: Case, marker: Hit) -> bool:
@@ -191,83 +195,9 @@ def _unread(files: list[str]) -> str:
     return f"The evidence does not show why the run ended; could not be read whole: {files[0]}{more}."
 
 
-def _everybody(case: Case, hit: Hit) -> bool:
-    alike = {h.rank for h in case.findings.hits if h.signature is hit.signature}
-    return len(case.findings.ranks) > 1 and alike >= case.findings.ranks
-
-
-def from_exit(end: Exit) -> Diagnosis | None:
-    """What an exit code or a signal means when nothing else speaks; None when it means nothing."""
-    if end.code not in SIGNALS:
-        return None
-    outcome, confidence, what = SIGNALS[end.code]
-    who = "The process" if end.rank is None else f"Rank {end.rank}"
-    return say(
-        outcome, confidence, culprit=end.rank, evidence=(end.evidence(),),
-        sentence=f"{who} {what} ({signal_name(end.code)}).",
-    )  # fmt: skip
-
-
-def from_hit(case: Case, hit: Hit) -> Diagnosis:
-    """A diagnosis that one line makes."""
-    outcome, extra, rank = hit.signature.outcome, "", hit.rank
-    if outcome == "cuda_oom":
-        shortage = read_shortage(hit.text)
-        extra = shortage.sentence()
-        outcome = "cuda_oom_fragmentation" if shortage.fragmented else outcome
-        rank = rank if rank is not None or not shortage.gpu else shortage.gpu
-    elif outcome == "python_exception":
-        extra = hit.text
-    if outcome in EVERYBODYS and _everybody(case, hit):
-        rank = None
-    elif rank is None and hit.signature.tier is Tier.CAUSE and outcome not in STOPS and outcome != "launcher_args":
-        rank = next((e.rank for e in case.own_failures if e.rank is not None), None)
-    confidence: Confidence = "low" if hit.soft else hit.signature.confidence
-    sentence = OUTCOMES[outcome].sentence
-    if rank is not None:
-        sentence = f"Rank {rank}: {sentence[0].lower()}{sentence[1:]}" if sentence.startswith("A ") else sentence
-    if extra:
-        sentence = f"{sentence.rstrip('.')}: {extra}."
-    return say(
-        outcome, confidence, culprit=rank, evidence=evidence_of([hit, *case.own_failures[:1]]), sentence=sentence,
-        runner_up=_other(_second_outcome(case, hit), outcome),
-    )  # fmt: skip
-
-
-def say(
-    outcome: str,
-    confidence: Confidence,
-    *,
-    culprit: int | None = None,
-    evidence: tuple[Evidence, ...] = (),
-    runner_up: str | None = None,
-    sentence: str = "",
-) -> Diagnosis:
-    """Build a Diagnosis; the outcome's own sentence stands in for a missing one."""
-    return Diagnosis(
-        outcome=outcome,
-        confidence=confidence,
-        culprit_rank=culprit,
-        evidence=evidence,
-        runner_up=_other(runner_up, outcome),
-        sentence=sentence or OUTCOMES[outcome].sentence,
-    )
-
-
-def _other(candidate: str | None, outcome: str) -> str | None:
-    return None if candidate in (outcome, "unknown", "ok") else candidate
-
-
 def _first_outcome(case: Case) -> str | None:
     hits = [*case.causes, *case.hits(Tier.WATCHDOG), *case.hits(Tier.HINT)]
     return hits[0].signature.outcome if hits else None
-
-
-def _second_outcome(case: Case, hit: Hit) -> str | None:
-    """What else the evidence speaks for; being stopped is no rival when it came after."""
-    hits = [*case.causes, *case.hits(Tier.WATCHDOG), *case.hits(Tier.HINT)]
-    rivals = (h.signature.outcome for h in hits if h.signature.outcome not in STOPS or h.order < hit.order)
-    return next((name for name in rivals if name != hit.signature.outcome), None)
 
 
 def _ran(case: Case) -> bool:

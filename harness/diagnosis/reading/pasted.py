@@ -19,7 +19,7 @@ USUAL = frozenset({72, 76, 78, 79, 80, 100, 120, 132, 140, 160, 180, 200, 240})
 """Widths of terminals: here one broken word is enough."""
 _NEW_LINE = re.compile(
     rb"^(?:\[|\d{4}-\d\d-\d\d|[WEIF]\d{4} |\s*File \"|\s*\[?[Rr]ank|Traceback|\d+: |\(\w+ pid=|\s{4}"
-    rb"|=====|-----|frame #)"
+    rb"|=====|-----|frame #|[A-Z][\w ()=]{2,40}: +\d+%\|)"
 )
 
 

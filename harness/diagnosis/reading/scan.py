@@ -91,6 +91,8 @@ class Scanner:
         signature, at = first_match(text, line.candidates)
         if signature is None and ended is not None and not ended.ignored:
             signature = ended.signature
+        if signature is not None and ended is not None:
+            signature = ended.reread(signature)
         if signature is None or (ended is not None and ended.ignored and signature.tier is not Tier.BENIGN):
             return
         if ended is None and signature.tier is not Tier.COMPLETE and ADVICE.search(text):
@@ -133,9 +135,14 @@ def first_match(text: str, candidates: tuple[int, ...]) -> tuple[Signature | Non
     return None, 0
 
 
+def match_line(text: str) -> Signature | None:
+    """The signature that one line of evidence matches."""
+    return first_match(text, tuple(range(len(SIGNATURES))))[0]
+
+
 def match_text(text: str) -> Signature | None:
     """The signature of a message that stands alone, for example a container's last words."""
-    signature, _ = first_match(text, tuple(range(len(SIGNATURES))))
+    signature = match_line(text)
     return signature if signature is not None and signature.tier in (Tier.VERDICT, Tier.CAUSE) else None
 
 

@@ -13,6 +13,11 @@ LAUNCHERS = entry(
 VAGUE = entry(Tier.CAUSE, "python_exception", "runtime-error", r"Traceback \(most recent call last\):", "medium")
 CONFIG = entry(Tier.CAUSE, "config_error", "config-frames", r"deepspeed/runtime/config", "medium")
 DATA = entry(Tier.CAUSE, "data_error", "data-frames", r"torch/utils/data/", "medium")
+SHM = entry(Tier.CAUSE, "shm_exhausted", "shm-frames", r"multiprocessing/(?:synchronize|heap|shared_memory)\.py$")
+"""Semaphores and shared arrays live in /dev/shm: there an errno means that, not a disk and not the host's memory."""
+PARENT_GONE = entry(Tier.MESSENGER, "unknown", "parent-gone", r"multiprocessing/(?:spawn|forkserver)\.py$")
+"""A spawned child could not read what its parent failed to send: the parent's own error is the cause."""
+INOTIFY = entry(Tier.CAUSE, "python_exception", "inotify-frames", r"inotify[^/]*(?:/[^/]+)?\.py$")
 
 _HEADER = "Traceback (most recent call last):"
 _HARMLESS = ("Exception ignored in", "Error in atexit._run_exitfuncs", "--- Logging error ---")
@@ -55,6 +60,16 @@ class Ended:
     """It was raised in a destructor, at exit or by a logger, and ended nothing."""
     rank: int | None
     """The process that the launcher's text names just before."""
+    frame: str
+    """File of the innermost frame: who raised. Empty when no frame was seen."""
+
+    def reread(self, signature: Signature) -> Signature:
+        """What a message means once it is known who raised it: an errno text alone does not say."""
+        if self.name.endswith(("EOFError", "UnpicklingError")) and PARENT_GONE.regex.search(self.frame):
+            return PARENT_GONE
+        if signature.outcome in ("disk_full", "host_oom"):
+            return next((s for s in (SHM, INOTIFY) if s.regex.search(self.frame)), signature)
+        return signature
 
 
 @dataclass(slots=True)
@@ -141,7 +156,7 @@ class Tracebacks:
             signature = VAGUE if name.endswith("RuntimeError") or name.startswith("torch.") else GENERIC
         if signature is LAUNCHERS and "ProcessRaised" in name:
             self._spawned = rank
-        return Ended(name, signature, state.ignored if state else False, rank)
+        return Ended(name, signature, state.ignored if state else False, rank, state.file if state else "")
 
 
 def _shape(text: str) -> str:

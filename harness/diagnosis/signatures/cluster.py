@@ -67,10 +67,12 @@ CLUSTER = (
           needles=(" preempted", "compute.instances.preempted", "instance/preempted", "rebalance recommendation",
                    "spot ")),
     entry(_V, "evicted", "k8s-evicted",
-          r"node was low on resource|[Rr]eason:?\s*\"?Evicted|\b\d+/\d+\s+Evicted\b|\bWarning\s+Evicted\b"
+          r"node was low on resource|The node had condition: \[\w*Pressure"
+          r"|^[a-z0-9][a-z0-9.]*-[\w.-]+\s+(?:\S+\s+){0,3}Evicted(?:\s|$)|[Rr]eason:?\s*\"?Evicted|\b\d+/\d+\s+Evicted\b|\bWarning\s+Evicted\b"
           r"|Usage of EmptyDir volume .{0,300} exceeds"
           r"|ephemeral local storage usage exceeds|exceeded its local ephemeral storage limit",
-          needles=("ephemeral local storage usage exceeds", "evicted",
+          needles=("the node had condition",
+                   "ephemeral local storage usage exceeds", "evicted",
                    "exceeded its local ephemeral storage limit", "node was low on resource",
                    "usage of emptydir volume ")),
     entry(_V, "image_pull", "k8s-image-pull",

@@ -15,6 +15,12 @@ DEVICE = (
     cause("cuda_oom", "library-alloc",
           r"CU(?:BLAS|DNN|SPARSE)_STATUS_ALLOC_FAILED|Failed to allocate memory for requested buffer", "medium",
           needles=("_status_alloc_failed", "failed to allocate memory for requested buffer")),
+    cause("network_fault", "gpu-fabric",
+          r"\bSXid\b.{0,80}(?i:fatal|error|fault)|(?i:nvswitch).{0,120}(?i:fatal|link (?:is )?down|failure|failed)"
+          r"|(?i:nvlink).{0,60}(?i:link (?:is )?down|went down|inactive)"
+          r"|(?i:gpu fabric).{0,80}(?i:error|fail|degraded)",
+          needles=("sxid", "nvswitch", "nvlink", "gpu fabric"),
+          advice="Drain the node and check its NVLink fabric (nvidia-smi nvlink -s, the fabric manager's log)."),
     cause("gpu_hardware", "xid", r"Xid \(?.*?\)?: ?(?:48|6[1-4]|74|79|9[245]|1[12]\d|140|143|149)\b",
           needles=("xid ",)),
     cause("gpu_hardware", "ecc-nvlink",

@@ -61,6 +61,13 @@ PROGRAM = (
                    "error building extension", "failed to find c compiler", "installed cuda version ",
                    "missingcudaexception", "ninja is required", "ninja: build stopped", "ptxas ",
                    "torch_extensions/", "unable to jit load", "unsupported gnu version")),
+    cause("jit_build", "compiler-called",
+          r"fatal error: [\w./+-]+\.h(?:pp)?: No such file|^compilation terminated\."
+          r"|Command '?\[?['\"]?(?:\S*/)?(?:\w+-)*"
+          r"(?:gcc|g\+\+|cc|c\+\+|clang\+*|nvcc|hipcc|ninja|ptxas)(?:-\d+)?['\" ,]"
+          r".{0,2000}returned non-zero exit status",
+          needles=("fatal error: ", "compilation terminated.", "returned non-zero exit status"),
+          advice="Install what the compiler misses; for Python.h that is the Python development package."),
     cause("jit_build", "compile",
           r"BackendCompilerFailed|InductorError|LoweringException|triton.{0,300}CompilationError|OutOfResources"
           r"|PTXASError"
@@ -115,8 +122,14 @@ PROGRAM = (
           r"(?:[ (\[:=]oom\b|\boom[ :,!]|out of memory|OutOfMemoryError\b)",
           needles=(" oom", "(oom", "[oom", ":oom", "=oom", "oom ", "oom:", "oom,", "oom!", "out of memory",
                    "outofmemoryerror")),
-    entry(Tier.HINT, "numerics", "nan-loss", r"(?i:\bloss\S*[\s:='\"=]+(?:tensor\()?-?nan\b)", "medium",
+    entry(Tier.HINT, "numerics", "nan-loss", r"(?i:\b(?:loss|grad[_ ]?norm)\S*[\s:='\"=]+(?:tensor\()?-?nan\b)",
+          "medium",
           needles=(" nan", "\tnan", ":nan", "=nan", "'nan", '"nan', "(nan", "-nan")),
     entry(Tier.HINT, "jit_build", "linker", r"ld returned \d exit|ld: cannot find -l", "medium",
           needles=("ld returned ", "ld: cannot find -l")),
+    entry(Tier.BENIGN, "unknown", "long-work",
+          r"^\s*(?i:tokeni[sz]\w+|packing|preprocess\w*|map|filter|generating \w+ split|grouping|download\w*|fetching"
+          r"|loading checkpoint shards|building \w+ index|caching)[^|]{0,60}?:? {1,6}\d+%",
+          needles=("tokeni", "packing", "preprocess", "map ", "map:", "filter", "generating ", "grouping", "download",
+                   "fetching", "loading checkpoint", "building ", "caching")),
 )

@@ -42,6 +42,8 @@ class Signature:
     confidence: Confidence = "high"
     needles: tuple[str, ...] = ()
     """Texts of which every matching line holds one, in lower case without digits: lines without any are never tried."""
+    advice: str = ""
+    """What to do next when this line decides; empty: the outcome's own advice."""
     regex: re.Pattern[str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -50,14 +52,35 @@ class Signature:
 
 
 def cause(
-    outcome: str, name: str, pattern: str, confidence: Confidence = "high", *, needles: tuple[str, ...]
+    outcome: str,
+    name: str,
+    pattern: str,
+    confidence: Confidence = "high",
+    *,
+    needles: tuple[str, ...] = (),
+    advice: str = "",
 ) -> Signature:
     """A signature of tier CAUSE."""
-    return entry(Tier.CAUSE, outcome, name, pattern, confidence, needles=needles)
+    return entry(Tier.CAUSE, outcome, name, pattern, confidence, needles=needles, advice=advice)
 
 
 def entry(
-    tier: Tier, outcome: str, name: str, pattern: str, confidence: Confidence = "high", *, needles: tuple[str, ...] = ()
+    tier: Tier,
+    outcome: str,
+    name: str,
+    pattern: str,
+    confidence: Confidence = "high",
+    *,
+    needles: tuple[str, ...] = (),
+    advice: str = "",
 ) -> Signature:
-    """A signature of any tier."""
-    return Signature(name=name, outcome=outcome, tier=tier, pattern=pattern, confidence=confidence, needles=needles)
+    """A signature of any tier; without needles it is never searched for in a log, only assigned by a reader."""
+    return Signature(
+        name=name,
+        outcome=outcome,
+        tier=tier,
+        pattern=pattern,
+        confidence=confidence,
+        needles=needles,
+        advice=advice,
+    )

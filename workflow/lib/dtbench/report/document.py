@@ -15,12 +15,12 @@ from dtbench.report.sections import platform_sections, summary_rows
 from dtbench.report.tables import write_tables
 from dtbench.results.cells import CellResult, collect
 from dtbench.results.comparison import Results
-from dtbench.results.deaths import find_deaths, memory_needs, survival_lines
+from dtbench.results.deaths import Death, find_deaths, memory_needs, survival_lines
 from dtbench.results.rediagnose import load_diagnosed
 from dtbench.results.runs import MISSING, Loaded, readable, say_problems
 from dtbench.study.matrix import Matrix
 from harness.contract.files import write_atomically
-from harness.contract.outcome import OUTCOMES
+from harness.diagnosis.advice import advise
 
 ARMS = {
     "defaults": "each engine as shipped; FSDP2 and DDP on a bf16 model keep bf16 Adam states, ZeRO keeps fp32 masters.",
@@ -69,7 +69,7 @@ def build(matrix: Matrix, results_folder: Path, loaded: Loaded | None = None) ->
         "frontier": frontier_rows(matrix, results_folder),
         "trials": trial_rows(results),
         "deaths": deaths,
-        "advices": {death.outcome: OUTCOMES[death.outcome].advice for death in deaths},
+        "advices": _advices(deaths),
         "survival": lines,
         "remedy_names": ", ".join(sorted({d.cured_by for d in deaths if d.cured_by})) or "named in the record",
         "provenance": origin,
@@ -119,3 +119,11 @@ def _counts(cells: Sequence[CellResult]) -> Counts:
     outcomes = [run.outcome for cell in cells for run in cell.runs]
     missing = outcomes.count(MISSING)
     return Counts(len(cells), len(outcomes), missing, failed=len(outcomes) - missing - outcomes.count("ok"))
+
+
+def _advices(deaths: list[Death]) -> dict[str, str]:
+    """Outcome -> what to do next; the advice of each death once."""
+    found: dict[str, dict[str, None]] = {}
+    for death in deaths:
+        found.setdefault(death.outcome, {})[advise(death.diagnosis)] = None
+    return {outcome: " ".join(advices) for outcome, advices in found.items()}
