@@ -58,7 +58,8 @@ same. A device counts as full below {NEAR_FULL_SHARE:.0%} free; below {NEAR_LINE
 To add a signature, write one entry in `harness/diagnosis/signatures/` (its needles are texts of which every
 matching line holds one, in lower case without digits; tests check them against the pattern) and one case in
 `tests/diagnosis/cases/`: a folder with the log (`python -m harness diagnose --redact LOG` takes private things out),
-`expected.json` and, if there is more than the log, `facts.json`. A new outcome is one entry more, in `harness/contract/outcome.py`.
+`expected.json` and, if there is more than the log, `facts.json`. A new outcome is one entry more, in
+`harness/contract/outcome.py`.
 
 | outcome | fault | retry helps | remedy | sentence |
 | --- | --- | --- | --- | --- |
