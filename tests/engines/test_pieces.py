@@ -6,13 +6,15 @@ from itertools import product
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from harness.contract.engines import CONFIGS, ENGINES, parse_settings
 from harness.contract.engines.zero import ZeroSettings
 from harness.contract.errors import SpecError
+from harness.contract.spec import RunSpec
 from harness.engines.base import Context, build_engine, import_engine
 from harness.engines.loop import Tokens
-from harness.engines.model import Weights, build_meta_model, count_parameters, decoder_blocks
+from harness.engines.model import Weights, build_meta_model, count_parameters, decoder_blocks, silenced_dropout
 from harness.engines.zero import deepspeed_config
 from tests.engines.specs import SMALL, make_spec
 
@@ -22,19 +24,27 @@ def context(config: str = "ddp", rank: int = 0, world_size: int = 2, **changes: 
     return Context(spec, rank, world_size, torch.device("cpu"))
 
 
-def test_tokens_are_a_pure_function_of_place() -> None:
+@pytest.mark.parametrize("kind", ["skewed", "structured"])
+def test_tokens_are_a_pure_function_of_place(kind: str) -> None:
+    changes = {"data__gradient_accumulation": 2, "data__tokens": kind}
     places = list(product(range(2), range(3), range(2)))
     draws = {
-        (rank, step, micro): tuple(
-            Tokens(context(rank=rank, data__gradient_accumulation=2)).draw(step, micro).flatten().tolist()
-        )
+        (rank, step, micro): tuple(Tokens(context(rank=rank, **changes)).draw(step, micro).flatten().tolist())
         for rank, step, micro in places
     }
     assert len(set(draws.values())) == len(places), "two places share their tokens"
-    again = Tokens(context(rank=1, data__gradient_accumulation=2))
+    again = Tokens(context(rank=1, **changes))
     again.draw(0, 0)
     assert tuple(again.draw(2, 1).flatten().tolist()) == draws[1, 2, 1], "an earlier draw changed a later one"
     assert all(0 <= token < SMALL["vocab_size"] for tokens in draws.values() for token in tokens)
+
+
+def test_structured_tokens_follow_one_another() -> None:
+    tokens = Tokens(context(data__tokens="structured", data__sequence_length=4096)).draw(0, 0).flatten()
+    letters = tokens.unique()
+    assert len(letters) == SMALL["vocab_size"] // 16
+    successors = (tokens[1:] - tokens[:-1]) % SMALL["vocab_size"] == SMALL["vocab_size"] // len(letters)
+    assert 0.85 < successors.float().mean() < 0.91, "seven of eight, and a jump that lands on the successor"
 
 
 def test_another_seed_gives_other_tokens() -> None:
@@ -123,3 +133,20 @@ def test_deepspeed_is_told_everything_that_would_synchronize(config: str) -> Non
     assert resolved["flops_profiler"]["enabled"] is False
     assert resolved["zero_optimization"]["stage"] == settings.stage
     assert resolved["communication_data_type"] == "fp32"
+
+
+GPT2 = {"model_type": "gpt2", "vocab_size": 64, "n_embd": 16, "n_layer": 1, "n_head": 2, "attn_pdrop": 0.2}
+
+
+def test_dropout_is_off_where_numerics_are_equal() -> None:
+    matched, shipped = (make_spec("ddp", arm, model__config=GPT2) for arm in ("matched", "defaults"))
+    # The two that the config leaves out have a default in transformers.
+    expected = {"attn_pdrop": 0.2, "embd_pdrop": 0.1, "resid_pdrop": 0.1}
+    assert expected.items() <= silenced_dropout(matched).items()
+    assert silenced_dropout(shipped) == {}
+    assert all(m.p == 0 for m in built(matched).modules() if isinstance(m, nn.Dropout))
+    assert any(m.p > 0 for m in built(shipped).modules() if isinstance(m, nn.Dropout))
+
+
+def built(spec: RunSpec) -> nn.Module:
+    return build_meta_model(Context(spec, 0, 2, torch.device("cpu")))
