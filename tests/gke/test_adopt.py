@@ -29,7 +29,7 @@ def test_a_job_of_this_run_is_its_own():
         (lambda job: job["metadata"].pop("labels"), "this executor has not made"),
         (lambda job: job["metadata"]["labels"].update({"dtbench/spec-hash": "f" * 40}), "for the spec ffffffffffff"),
         (lambda job: _carry(job, "{"), "carries a spec that cannot be read"),
-        (lambda job: _carry(job, json.dumps(make_spec(repeat=2).to_json())), "but its name is of"),
+        (lambda job: _carry(job, json.dumps(make_spec(repeat=2).to_json())), "but its name belongs to"),
     ],
 )
 def test_a_strangers_job_is_named_and_left_alone(change, words):

@@ -15,7 +15,7 @@ Json = dict[str, Any]
 
 
 def foreign(job: Json, spec: RunSpec, options: Sequence[str] = ()) -> str | None:
-    """Why a Job of this run's (or, with `options`, this search's) name is not its own; None when it is."""
+    """Why the Job of this name is not this run's (with `options`: this search's); None when it is."""
     name, labels = job["metadata"]["name"], job["metadata"].get("labels") or {}
     alone = "it is left alone; delete it or rename it, then give the same command again"
     if labels.get("app.kubernetes.io/managed-by") != MANAGED_BY:
@@ -28,12 +28,12 @@ def foreign(job: Json, spec: RunSpec, options: Sequence[str] = ()) -> str | None
     except SpecError as error:
         return f"the Job {name} carries a spec that cannot be read ({error}): {alone}"
     if carried != spec.hash():
-        return f"the Job {name} carries the spec {carried[:12]}, but its name is of {spec.hash()[:12]}: {alone}"
+        return f"the Job {name} carries the spec {carried[:12]}, but its name belongs to {spec.hash()[:12]}: {alone}"
     return None
 
 
 def differences(job: Json, settings: ExecutorSettings) -> dict[str, tuple[str, str]]:
-    """Settings that a Job was not made with: name -> (what it was made with, what is set now)."""
+    """Settings that changed since the Job was made: name -> (value then, value now)."""
     now = made_with(settings)
     try:
         before = json.loads((job["metadata"].get("annotations") or {})[MADE_WITH])
@@ -53,7 +53,7 @@ def told(different: dict[str, tuple[str, str]]) -> str:
 
 
 def started(job: Json, pods: Iterable[Json]) -> bool:
-    """Whether a Job runs, or a node already starts its pod: then it is not replaced."""
+    """Whether a Job runs or a node is starting its pod; such a Job is not replaced."""
     if phase(job) not in (Phase.WAITING, Phase.SUSPENDED):
         return True
     name = job["metadata"]["name"]

@@ -1,4 +1,4 @@
-"""One attempt on its way through the cluster, and what it needs next: pure."""
+"""What the client knows of one attempt in the cluster, and what the attempt needs next: pure."""
 
 import re
 from collections.abc import Iterable
@@ -27,7 +27,7 @@ class Attempt:
     spec: RunSpec
     folder: Path
     options: tuple[str, ...] = ()
-    """Of `python -m harness frontier`; empty for a run."""
+    """Options of `python -m harness frontier`; empty for a run."""
     name: str = ""
     remote: str = ""
     """Its folder below the bucket's prefix."""
@@ -45,7 +45,7 @@ class Attempt:
     stuck_at_s: float | None = None
     denied_at_s: float | None = None
     damaged: int = 0
-    """Polls in which its end could not be made sense of."""
+    """Polls in which its record contradicted its files."""
     held: str = ""
     """Why its Job may not be made yet, in the API server's words."""
     progress: int = 0
@@ -57,7 +57,7 @@ class Attempt:
 
     @property
     def label(self) -> str:
-        """How status lines call it."""
+        """Its name in status lines."""
         i = self.spec.identity
         if self.options:
             return f"{self.spec.platform.name} {i.config} {i.arm} frontier over {self.spec.protocol.ladder_over}"

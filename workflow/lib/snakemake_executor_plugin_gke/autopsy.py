@@ -1,4 +1,4 @@
-"""What is left of a run whose pod delivered no record: facts from Kubernetes, and a record made of them."""
+"""A record for a run whose pod delivered none, made from the facts that Kubernetes has."""
 
 import json
 import subprocess
@@ -28,7 +28,7 @@ RECORD_LINE = "HARNESS-RECORD "
 """How the supervisor begins the log line that holds the whole record."""
 DIAGNOSE_S = 120.0
 EXIT_OUTCOMES = {CONFIG: "config_error", DELIVERY: "upload_failed"}
-"""What the supervisor's own exit codes mean; every other end is the diagnosis' to judge."""
+"""What the supervisor's own exit codes mean; the diagnosis judges every other end."""
 
 
 class Source(Protocol):
@@ -51,14 +51,14 @@ class Morgue:
         self._lock = threading.Lock()
         self._selector = ""
         self._pods: dict[str, list[Json]] = {}
-        """Pods by Job, of Jobs that were over when they were listed."""
+        """Pods by Job, listed when the Job was over already."""
         self._events: dict[str, list[Json]] = {}
         self._fresh: dict[str, list[Json]] | None = None
         """Pods as listed in this poll."""
         self._asked = False
 
     def new_poll(self, selector: str) -> None:
-        """Another poll begins. Raises Unavailable, when events are due and do not come."""
+        """Begin another poll. Raises Unavailable when it needs events and cannot list them."""
         with self._lock:
             self._selector, self._asked, self._fresh = selector, False, None
             if due := {name for name in self._pods if name not in self._events}:
@@ -127,7 +127,7 @@ def read_cloud_log(query: str) -> list[str] | None:
     try:
         entries = logging.Client().list_entries(filter_=query, order_by=logging.DESCENDING, max_results=TAIL_LINES)
         lines = [str(entry.payload) for entry in entries]
-    except Exception:  # the query is printed for a person, who will see what is wrong
+    except Exception:  # the client prints the query, and whoever runs it sees the error
         return None
     return lines[::-1] or None
 
@@ -193,7 +193,7 @@ def diagnose(facts: Json) -> Diagnosis:
     found = _judged(facts)
     if found.outcome != "ok":
         return found
-    # Exit status 0 says that a record was delivered, whatever it says. Without one nothing is ok.
+    # Exit status 0 says that a record was delivered. It is gone, so nothing shows that the run was ok.
     return Diagnosis(outcome="unknown", confidence="low", evidence=found.evidence, sentence=LOST)
 
 
@@ -233,7 +233,7 @@ def _states(facts: Json) -> list[Json]:
 
 
 def _slim(pod: Json) -> Json:
-    """A pod without what is the same for all of them or says nothing about its end."""
+    """A pod without the fields that are equal for all pods or that do not explain its end."""
     metadata = {k: pod["metadata"].get(k) for k in ("name", "uid", "creationTimestamp", "deletionTimestamp")}
     spec = {"nodeName": pod["spec"].get("nodeName"), "image": pod["spec"]["containers"][0].get("image")}
     return {"kind": "Pod", "metadata": metadata, "spec": spec, "status": pod.get("status") or {}}

@@ -52,7 +52,7 @@ class Bucket:
             pages = self._client.list_blobs(
                 self._bucket, prefix=f"{self._prefix}{study}/",
                 fields="items(name,generation),nextPageToken", timeout=TIMEOUT_S, retry=RETRY,
-                # Filters on the server what the stem below filters again for servers that ignore it.
+                # The server filters the names. A server that ignores the glob sends all: hence the second filter below.
                 match_glob=f"**/{{{','.join(names)}}}",
             )  # fmt: skip
             for blob in pages:

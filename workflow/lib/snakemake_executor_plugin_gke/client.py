@@ -17,13 +17,13 @@ from .errors import Denied, Expired, Full, Missing, Refused, Unavailable
 
 CONNECT_S, READ_S = 5.0, 20.0
 RETRIES, READ_RETRIES = 4, 1
-"""Retries of an answer that asks for one; of a request that got none: an API that hangs is told after 40 s."""
+"""Retries after an answer that asks for one, and after no answer: a hanging API is reported after 40 s."""
 RETRY_AFTER_S = 5.0
-"""Longest pause that a server's Retry-After is obeyed for; the next poll asks again anyway."""
+"""Longest pause, whatever the server's Retry-After asks for; the next poll asks again anyway."""
 RETRY_STATUS = (429, 500, 502, 503, 504)
 UNAUTHORIZED = 401
 LOG_BYTES = 32 * 2**20
-"""Most of a pod's log that is read: its end."""
+"""How much of a pod's log is read, from its end."""
 TELLING_EVENTS = ",".join(
     f"reason!={usual}" for usual in ("SuccessfulCreate", "Scheduled", "Pulling", "Pulled", "Created", "Started")
 )
@@ -39,14 +39,14 @@ class Cluster:
         self._connect()
 
     def _connect(self) -> None:
-        """Read the kubeconfig. From the second time on, the context of the first: another one is another cluster."""
+        """Read the kubeconfig. Later calls keep the context of the first, because another one is another cluster."""
         configuration, self._context = _configuration(self._context)
         api = client.ApiClient(configuration)
         self._host = configuration.host
         self._apis = {
             "batch": client.BatchV1Api(api),
             "core": client.CoreV1Api(api),
-            # Sends a manifest as it is; the typed one would judge it before the server can.
+            # Sends the manifest as it is; the typed client would refuse some before the server sees them.
             "any": client.CustomObjectsApi(api),
         }
 

@@ -1,4 +1,4 @@
-"""Bring a finished attempt from the bucket into results/: every file checked, none ever half there."""
+"""Copy a finished attempt from the bucket into results/: each file is verified and written atomically."""
 
 import hashlib
 import json
@@ -60,7 +60,7 @@ def collect(
 
 
 def _fetched(source: Source, places: list[str], file: File, folder: Path, remote: str) -> list[str]:
-    """Fetch one file from the first of `places` that has it; returns where the rest is to be looked for."""
+    """Fetch one file from the first of `places` that has it; returns the places to look in for the others."""
     target = folder / file.path
     if target.is_file() and _sha256(target) == file.sha256:
         return places
@@ -87,7 +87,7 @@ def _fetched(source: Source, places: list[str], file: File, folder: Path, remote
 
 
 def check_record(raw: bytes | str, spec: RunSpec, where: str) -> Record:
-    """Decode a record and hold it against the spec it must belong to. Raises Damaged."""
+    """Decode a record and check that it belongs to the spec. Raises Damaged."""
     try:
         record = parse_record(json.loads(raw))
     except (ValueError, SpecError, RecursionError) as error:
@@ -100,7 +100,7 @@ def check_record(raw: bytes | str, spec: RunSpec, where: str) -> Record:
 
 
 def check_frontier(raw: bytes, spec: RunSpec, where: str) -> Frontier:
-    """Decode the result of a search and hold it against the spec it must belong to. Raises Damaged."""
+    """Decode the result of a search and check that it belongs to the spec. Raises Damaged."""
     try:
         found = parse_frontier(json.loads(raw))
     except (ValueError, SpecError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""How attempts end: a record collected, a record made of what Kubernetes knows, or an error that says why neither."""
+"""How an attempt ends: a collected record, one made of what Kubernetes knows, or an error that says why neither exists."""
 
 import time
 from collections.abc import Callable
@@ -18,17 +18,17 @@ from .telling import Teller, inert
 
 Json = dict[str, Any]
 Act = Callable[[Attempt], Ended | None]
-"""Ends an attempt; None: it is to be looked at again in the next poll."""
+"""Ends an attempt; None: the next poll looks at it again."""
 PARALLEL = 8
 """Attempts whose files are fetched at once."""
 VANISHED_S, NEVER_RAN_S = 60.0, 5.0
-"""Beyond its grace period, how long the pod of a deleted Job may take to deliver a last record; and if none ran."""
+"""Time after its grace period for the pod of a deleted Job to deliver a last record; the same if no pod ran."""
 DAMAGED_POLLS = 3
-"""Polls in which an attempt's end makes no sense before it is given up: a record that contradicts its files."""
+"""Polls after which an attempt is given up whose record contradicts its files."""
 
 
 class Ends:
-    """Ends attempts in threads of its own, so that no Job waits for a download to be made."""
+    """Ends attempts in its own threads, so that downloads do not delay the creation of Jobs."""
 
     def __init__(
         self, cluster: Any, bucket: Any, settings: ExecutorSettings, tell: Teller,
@@ -41,7 +41,7 @@ class Ends:
         self._under_way: dict[str, AsyncResult[Ended | None]] = {}
 
     def begin(self, todo: dict[Action, list[Attempt]], selector: str, jobs: dict[str, Json], blobs: Json) -> None:
-        """Begin to end the attempts that are over, beside whatever else this client does."""
+        """Begin to end the attempts that are over, in the background."""
         try:
             self._morgue.new_poll(selector)
         except RemoteError as error:
@@ -99,7 +99,7 @@ class Ends:
 
     def _bring(self, attempt: Attempt, record_name: str, job: Json | None) -> Record | None:
         def ready(record: Record) -> bool:
-            """Facts are written before the record: a client that dies between leaves both to the next one."""
+            """Facts are written before the record: if this client dies in between, the next one writes both."""
             if record.outcome == "ok" or job is None:
                 return True
             facts = self._morgue.facts(attempt.name, job, with_log=False)
@@ -130,7 +130,7 @@ class Ends:
             return None
         why = "its Job was deleted and left no record; the same command creates it anew"
         try:
-            # A namespace that is gone lists as empty; only a request to make something says so.
+            # A deleted namespace lists as empty; only a request to create something reveals it.
             self._cluster.create(render_manifest(attempt.spec, self._settings, attempt.options), dry_run=True)
         except Unavailable:
             pass
@@ -146,7 +146,7 @@ class Ends:
         return None if facts is None else self._concluded(attempt, facts)
 
     def stuck(self, attempt: Attempt, reason: status.Reason | None, job: Json) -> Ended | None:
-        """End an attempt whose container has not been able to start for longer than it may."""
+        """End an attempt whose container has failed to start for longer than `start_patience`."""
         if reason is None or not reason.stuck:
             attempt.stuck_at_s = None
             return None
@@ -157,7 +157,7 @@ class Ends:
         facts = self._morgue.facts(attempt.name, job)
         if facts is None:
             return None
-        # Left alone, it would hold its node forever, and the next attempt could not have it.
+        # The pod would hold its node forever, and the next attempt would get none.
         self._cluster.delete(attempt.name)
         return self._concluded(attempt, facts)
 
@@ -174,7 +174,7 @@ class Ends:
         return self._finished(attempt, record)
 
     def _finished(self, attempt: Attempt, record: Record) -> Ended:
-        """Say how an attempt ended that has a record."""
+        """Print how an attempt with a record ended."""
         measured = record.measured
         speed = f", {measured.tokens_per_s:.0f} tok/s" if measured and measured.tokens_per_s else ""
         why = f": {record.diagnosis.sentence}" if record.outcome != "ok" and record.diagnosis.sentence else ""

@@ -14,7 +14,7 @@ class Refused(RemoteError):
 
 
 class Full(Unavailable):
-    """No room at present (a quota of the namespace): asking again when other runs are done is right."""
+    """A quota of the namespace is used up: asking again when other runs are done is right."""
 
 
 class Expired(Refused):
@@ -22,7 +22,7 @@ class Expired(Refused):
 
 
 class Denied(Refused):
-    """Permission denied (403): right after a grant it may still come, for IAM takes minutes to spread it."""
+    """Permission denied (403). Right after a grant it may only be late: IAM takes minutes to spread one."""
 
 
 class Missing(Refused):

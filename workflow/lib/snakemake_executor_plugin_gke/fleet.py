@@ -1,7 +1,7 @@
 """All attempts of one client against one cluster and one bucket: look at both, then act on the difference.
 
-Level-triggered: what to do follows from what is there now, never from what this client remembers
-having done, so that a client that died anywhere is replaced by the next one without a trace.
+Level-triggered: each poll decides by what it finds, never by what this client remembers having done.
+So the next client can take over wherever this one died.
 """
 
 import json
@@ -26,7 +26,7 @@ Json = dict[str, Any]
 PARALLEL = 8
 """Requests under way at once while creating Jobs, and as many while fetching files."""
 COLLECT_S = 2.0
-"""How long a poll waits for results that are being fetched: no Job waits for them to be made."""
+"""How long a poll waits for results that are being fetched. It is short, so that Jobs are made without delay."""
 PROGRESS_BYTES = 65536
 
 
@@ -45,7 +45,7 @@ class Fleet:
         self._looked = False
         self._explained_at_s = float("-inf")
         self._hurt = False
-        """Whether anything failed to answer in this poll."""
+        """Whether cluster or bucket failed to answer in this poll."""
 
     def submit(self, attempts: Sequence[Attempt], *, must_succeed: bool = False) -> list[Ended]:
         """Take attempts over: collect, adopt or create each. Raises Refused; Unavailable only if `must_succeed`."""
@@ -80,7 +80,7 @@ class Fleet:
             time.sleep(0.05)
 
     def left(self, names: Sequence[str]) -> str:
-        """What a client that leaves now leaves behind, and what the next one will do about it."""
+        """The message of a client that detaches: what goes on without it, and what the next client will do."""
         if not self._looked:
             return f"left before the first look at the cluster: of {len(names)} runs, Jobs that exist go on"
         mine = [self._attempts[n] for n in names]
@@ -146,14 +146,14 @@ class Fleet:
         held = {a.label: status.Reason(a.held) for a in todo[Action.CREATE] if a.held and not a.seen}
         try:
             ended += self._explain(todo[Action.WAIT], jobs, blobs, held)
-        except RemoteError as error:  # an explanation that fails must not lose what has ended
+        except RemoteError as error:  # a failed explanation must not lose the attempts that have ended
             self._troubled(error)
         return [e for e in ended if e is not None]
 
     def _sorted(
         self, attempts: Sequence[Attempt], jobs: dict[str, Json], blobs: Json
     ) -> tuple[dict[Action, list[Attempt]], list[Ended | None]]:
-        """What each attempt needs; attempts whose name another Job has are ended."""
+        """What each attempt needs; ends attempts whose name is taken by another Job."""
         todo: dict[Action, list[Attempt]] = {action: [] for action in Action}
         ended: list[Ended | None] = []
         for attempt in attempts:
@@ -244,7 +244,7 @@ class Fleet:
         return None
 
     def _met(self, attempt: Attempt, job: Json) -> Ended | None:
-        """A Job of the name was there first: the one just deleted, another client's of this run, or a stranger's."""
+        """The name was taken: by the Job just deleted, by another client's Job of this run, or by a foreign Job."""
         if job["metadata"]["uid"] == attempt.replaced or status.phase(job) is Phase.DELETING:
             return None
         if why := self._foreign(attempt, job):
@@ -271,7 +271,7 @@ class Fleet:
             events = self._cluster.events()
         except Denied as error:
             events = []
-            self._tell.about("events", f"{error}; why runs wait is told without events")
+            self._tell.about("events", f"{error}; the reasons for waiting lack events")
         reasons = explain(mine, pods, events)
         self._tell.waiting({a.label: reasons[a.name] for a in attempts if a.name in reasons} | held)
         return [self._ends.stuck(a, reasons.get(a.name), jobs[a.name]) for a in attempts]
@@ -285,7 +285,7 @@ class Fleet:
         try:
             at = json.loads(self._bucket.read(blob.name, PROGRESS_BYTES))
             step, of, phase, pod = int(at["step"]), int(at["of"]), str(at["phase"]), int(at.get("pod", 1))
-        except (RemoteError, ValueError, KeyError, TypeError, AttributeError):  # the next one may do
+        except (RemoteError, ValueError, KeyError, TypeError, AttributeError):  # the next one may be whole
             return
         again = f", pod {pod} of this run" if pod > 1 else ""
         where = f"step {step}/{of}" if 0 < step <= of else phase[:40]

@@ -34,7 +34,7 @@ class ExecutorSettings(ExecutorSettingsBase):  # type: ignore[misc]
     context: str = _flag("", "Context of the kubeconfig; none: its current one.")
     poll_interval: int = _flag(30, "Seconds between two looks at the cluster (one LIST of Jobs, one of the bucket).")
     status_interval: int = _flag(
-        60, "Seconds between two explanations of what waits and how far what runs has come (LISTs of pods and events)."
+        60, "Seconds between two reports of why runs wait and how far others are (LISTs of pods and events)."
     )
     on_exit: str = _flag(
         "detach",
@@ -54,7 +54,7 @@ class ExecutorSettings(ExecutorSettingsBase):  # type: ignore[misc]
         "Kubernetes Secret whose keys become variables of the run, for example HF_TOKEN; no value enters spec or Job.",
     )
     replace_waiting: bool = _flag(
-        False, "Delete and make anew Jobs that have not started and were made with other settings or another image."
+        False, "Replace Jobs that have not started and were made with other settings or another image."
     )
     credentials_patience: int = _flag(
         300,
@@ -74,7 +74,7 @@ common_settings = CommonSettings(
 
 
 def check_settings(settings: ExecutorSettings) -> None:
-    """Refuse settings no Job can be made from. Raises WorkflowError with the flag, what was found and what to do."""
+    """Refuse settings from which no Job can be made. Raises WorkflowError naming the flag and what to do."""
     if not settings.image:
         raise WorkflowError("--gke-image is not set: give the harness image by digest (see docs/gke.md, Image)")
     if not DIGEST.match(settings.image):

@@ -12,20 +12,20 @@ DECIDERS = {
     "autoscaler": ("FailedScaleUp", "TriggeredScaleUp", "NotTriggerScaleUp"),
     "scheduler": ("FailedScheduling", "Preempted"),
 }
-"""Who decides about a pod that waits, and the event reasons each speaks with; the most telling first."""
+"""Who decides about a waiting pod -> the reasons of its events; the most informative first."""
 JOB_REASONS = ("FailedCreate", "Pending")
 """Event reasons of the Job controller, and of a queue about its own object for a Job, that explain a missing pod."""
 ADVICE = (
     (
         r"must specify .*limits\.cpu",
-        "the quota counts CPU limits, which these pods do without: take limits.cpu out of it",
+        "the quota counts CPU limits, which these pods do not set: take limits.cpu out of it",
     ),
     (r"m(aximum|inimum) \S+ usage per (Container|Pod)", "a LimitRange of the namespace allows other sizes"),
     (r"violates PodSecurity|admission webhook", "a policy of the cluster forbids the pod"),
     (r"QUOTA_EXCEEDED|[Qq]uota '", "the project's quota: ask for more under IAM and admin, Quotas"),
     (r"ZONE_RESOURCE_POOL_EXHAUSTED|out of resources", "no stock in the zone: wait, or add pools in other zones"),
 )
-"""What to do about a wait, by the words of whoever decides."""
+"""Pattern of an event's message -> what to do about the wait."""
 START_FAILURES = (
     "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable",
     "CreateContainerConfigError", "CreateContainerError", "RunContainerError",
@@ -72,11 +72,11 @@ class Reason:
     """Why a pod waits."""
 
     text: str
-    """In the words of whoever decides: scheduler, autoscaler, kubelet, queue."""
+    """Message of whoever decides: scheduler, autoscaler, kubelet, queue."""
     count: int = 1
-    """How often they said so."""
+    """How often the event occurred."""
     since: str = ""
-    """UTC timestamp of the first time, as the cluster's clock has it."""
+    """UTC timestamp of its first occurrence, by the cluster's clock."""
     stuck: bool = False
     """True when the pod has a node but its container cannot start."""
 
@@ -118,7 +118,7 @@ def waiting_reason(pod: Json | None, events: Iterable[Json], job: Json) -> Reaso
 
 
 def _without_pod(text: str, events: Iterable[Json], job: Json) -> Reason:
-    """Why a Job has no pod: what was said last of it, or of a queue's object for it (Kueue's is job-<name>-<hash>)."""
+    """Why a Job has no pod: the last event about it or about its object in a queue (Kueue: job-<name>-<hash>)."""
     name, made = job["metadata"]["name"], job["metadata"]["creationTimestamp"]
     about = [
         e
@@ -128,7 +128,7 @@ def _without_pod(text: str, events: Iterable[Json], job: Json) -> Reason:
     said = _last_words(about, ([reason] for reason in JOB_REASONS))
     if not said:
         return Reason(text, since=made)
-    # The name of a pod that could not be made is another each time.
+    # Each refused pod has another name: leave it out, so that equal reasons look equal.
     words = "; ".join(
         f"{e['reason']}: " + re.sub(r'pods? "[^"]*" is forbidden', "pod is forbidden", e.get("message", ""))
         for e in said
@@ -139,14 +139,14 @@ def _without_pod(text: str, events: Iterable[Json], job: Json) -> Reason:
 
 
 def _last_words(events: Iterable[Json], deciders: Iterable[Sequence[str]]) -> list[Json]:
-    """The last event of each decider that has said anything, in the order of the deciders."""
+    """The last event of each decider, in the order of the deciders; without those that have none."""
     listed = list(events)
     last = (max((e for e in listed if e.get("reason") in d), key=event_time, default=None) for d in deciders)
     return [event for event in last if event is not None]
 
 
 def advice(words: str) -> str:
-    """What to do about a wait, in brackets; empty when the words are not known."""
+    """What to do about a wait, in brackets; empty when no pattern matches the message."""
     found = [text for pattern, text in ADVICE if re.search(pattern, words)]
     return f" [{'; '.join(found)}]" if found else ""
 

@@ -1,4 +1,4 @@
-"""The client's status lines: what changed, once; what waits, grouped by reason, with who said so and how often."""
+"""The client's status lines: each change once; waiting runs grouped by reason, with its source and count."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -10,9 +10,9 @@ from .status import Phase, Reason, clock, job_of, newest, phase, waiting_reason
 Json = dict[str, Any]
 LINE_CHARACTERS = 2000
 AGAIN_S = 600.0
-"""A wait whose reason has not changed is told again after this long, with its new count."""
+"""A wait whose reason has not changed is printed again after this long, with its new count."""
 NAMED = 3
-"""Runs named in a line about many."""
+"""How many runs a line names; it counts the others."""
 
 
 def inert(text: str) -> str:
@@ -31,23 +31,23 @@ class Teller:
         self._trouble: dict[str, str] = {}
 
     def line(self, text: str) -> None:
-        """One line: here, once, text from outside is made inert."""
+        """Print a line. All output passes here, so this is where text from outside is made inert."""
         self._say(f"gke: {inert(text)}")
 
     def about(self, name: str, text: str) -> None:
-        """One line about a run, unless it was the last one said about it."""
+        """Print a line about a run, unless it repeats the last one about it."""
         if self._told.get(name) != text:
             self._told[name] = text
             self.line(text)
 
     def trouble(self, where: str, text: str) -> None:
-        """Something does not answer; said when it begins and when its words change."""
+        """Report that something does not answer: when it begins and when the message changes."""
         if self._trouble.get(where) != text:
             self._trouble[where] = text
             self.line(text)
 
     def well(self, where: str) -> None:
-        """Whatever did not answer answers again."""
+        """Report that everything answers again."""
         if self._trouble.pop(where, None) is not None:
             self.line(f"the {where} answers again")
 
