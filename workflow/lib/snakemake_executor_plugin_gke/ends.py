@@ -1,4 +1,4 @@
-"""How an attempt ends: a collected record, one made of what Kubernetes knows, or an error that says why neither exists."""
+"""How an attempt ends: with a collected record, with one made of what Kubernetes knows, or with an error."""
 
 import time
 from collections.abc import Callable
