@@ -99,3 +99,14 @@ def test_the_interval_is_that_of_scipys_percentile_bootstrap() -> None:
         told = scipys((found,), np.median, n_resamples=2000, method="percentile", rng=np.random.default_rng(0))
         interval = told.confidence_interval
         assert bootstrap(found) == pytest.approx((interval.low, interval.high), rel=1e-12)
+
+
+def test_pairs_from_few_machines_keep_their_range() -> None:
+    slow = dict.fromkeys(range(6), 100.0)
+    fast = {0: 130.0, 1: 131.0, 2: 129.0, 3: 130.0, 4: 131.0, 5: 180.0}
+    ratio = paired_ratio(fast, slow, floor=0.0, machines=2)
+    assert ratio is not None
+    assert (ratio.low, ratio.high) == pytest.approx((1.29, 1.80))
+    one_machine = paired_ratio(fast, slow, floor=0.0, machines=1)
+    assert one_machine is not None
+    assert one_machine.high < 1.80

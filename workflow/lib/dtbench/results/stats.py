@@ -113,7 +113,8 @@ def paired_ratio(
 ) -> Ratio | None:
     """Ratio of two cells: geometric middle of the ratios of pairs, tie when inside `floor` or across 1.
 
-    Both map the key of a pair -> value. A pair ran on one machine or in one block, so what slows both cancels.
+    Both map the key of a pair -> value. A pair ran on one machine or in one block, so what slows both cancels. Pairs of one
+    machine resemble each other, so a few machines give their whole range instead of a bootstrap interval.
     """
     if not numerator or not denominator:
         return None
@@ -123,7 +124,8 @@ def paired_ratio(
         return Ratio(value, value, value, 0, _inside(value, floor), apart)
     logs = [math.log(numerator[i] / denominator[i]) for i in pairs]
     middle = statistics.median(logs)
-    low, high = (min(logs), max(logs)) if len(logs) < BOOTSTRAP_RUNS else bootstrap(logs)
+    few = len(logs) < BOOTSTRAP_RUNS or 1 < (machines or 1) < BOOTSTRAP_RUNS
+    low, high = (min(logs), max(logs)) if few else bootstrap(logs)
     value, below, above = math.exp(middle), math.exp(low), math.exp(high)
     crosses = len(logs) > 1 and below <= 1.0 <= above
     return Ratio(value, below, above, len(pairs), crosses or _inside(value, floor), apart, machines)
