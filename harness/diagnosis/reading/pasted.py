@@ -21,6 +21,7 @@ _NEW_LINE = re.compile(
     rb"^(?:\[|\d{4}-\d\d-\d\d|[WEIF]\d{4} |\s*File \"|\s*\[?[Rr]ank|Traceback|\d+: |\(\w+ pid=|\s{4}"
     rb"|=====|-----|frame #|[A-Z][\w ()=]{2,40}: +\d+%\|)"
 )
+_WORD = re.compile(rb"\w")
 
 
 def strip_common(lines: list[bytes]) -> list[bytes]:
@@ -69,7 +70,7 @@ def wrap_width(lines: list[bytes]) -> int | None:
         return None
     full = {lines[i]: lines[i + 1] for i in range(len(lines) - 1) if len(lines[i]) == width}
     goes_on = [(a, b) for a, b in full.items() if not _starts_anew(b) and a[:4] != b[:4]]
-    split_words = sum(1 for a, b in goes_on if a[-1:].isalnum() and b[:1].isalnum())
+    split_words = sum(1 for a, b in goes_on if _WORD.match(a[-1:]) and _WORD.match(b))
     many = split_words >= 2 and split_words * 3 >= len(full)
     continued = split_words or any(a[-1:] == b" " or b[:1] == b" " != b[1:2] for a, b in goes_on)
     usual = width in USUAL and continued and len(goes_on) == len(full)
