@@ -106,7 +106,7 @@ def _culprit(case: Case) -> int | None:
     if found is None:
         found = _elsewhere(case)
     if found is None:
-        waiting = {h.rank for h in case.hits(Tier.WATCHDOG) if h.rank is not None}
+        waiting = {h.rank for h in case.hits(Tier.WATCHDOG) if h.rank is not None} | aborted(case.findings)
         missing = case.findings.ranks - waiting
         found = missing.pop() if waiting and len(missing) == 1 else None
     return found if found is not None else _silent(case.facts.heartbeats)
@@ -198,10 +198,15 @@ def absent_rank(findings: Findings) -> int | None:
         behind = [r for r, s in sequences.items() if s.enqueued == fewest]
         if len(behind) == 1 and any(s.enqueued > fewest for s in sequences.values()):
             return behind[0]
-    missing = findings.ranks - waiting
+    missing = findings.ranks - waiting - aborted(findings)
     if waiting and len(missing) == 1 and len(findings.ranks) > 1:
         return missing.pop()
-    return _gap(waiting)
+    return _gap(waiting | aborted(findings)) if waiting else None
+
+
+def aborted(findings: Findings) -> set[int]:
+    """Ranks whose NCCL gave up: they waited too, though they named no collective."""
+    return {h.rank for h in findings.hits if h.signature.name == "nccl-abort" and h.rank is not None}
 
 
 def _gap(waiting: set[int]) -> int | None:

@@ -86,6 +86,8 @@ def finished_run(case: Case) -> Diagnosis | None:
         return say("ok", "medium" if case.failed else "high", evidence=evidence_of([last]))
     if any(h.order > last.order for h in fatal) or (case.own_failures and last.signature.name == "exit-zero"):
         return None
+    if last.signature.name != "run-complete" and any(h.order > last.order for h in case.hits(Tier.WATCHDOG)):
+        return None  # trained to the end, then stuck, for example in the last save
     if last.signature.name != "run-complete" and (case.own_failures or code not in (None, 0)):
         return None
     confidence: Confidence = "high" if not case.failed else "medium"

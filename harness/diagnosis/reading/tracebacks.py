@@ -39,10 +39,10 @@ _DATA_FRAME = re.compile(
     r"(?:^|/)(?:datasets?|data|dataloaders?|collat\w+)(?:/|\w*\.py$)|torch/utils/data/|data_collator", re.I
 )
 _CONFIG_FRAME = re.compile(
-    r"deepspeed/runtime/(?:\w*config\w*|zero/config|engine)\.py$|transformers/training_args\.py$|accelerate/utils/dataclasses"
+    r"deepspeed/runtime/(?:zero/)?(?:\w*config\w*|engine)\.py$|transformers/training_args\.py$|accelerate/utils/dataclasses"
     r"|/(?:hydra|omegaconf)/|harness/contract/"
 )
-_REFUSALS = ("AssertionError", "ValueError", "SpecError", "TypeError")
+_REFUSALS = ("AssertionError", "ValueError", "SpecError", "TypeError", "ZeRORuntimeException")
 _OWN_CODE = re.compile(r"/(?:site|dist)-packages/|/lib/python3|<frozen|<string>")
 
 

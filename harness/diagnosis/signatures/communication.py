@@ -101,9 +101,11 @@ COMMUNICATION = (
           needles=("connection reset by peer",),
           advice="Look at the peer that the line names first: if its process lived on, check its network link."),
     entry(_M, "unknown", "nccl-abort",
-          r"taking the entire process down|[Ww]atchdog thread terminated with exception(?!.{0,80}CUDA)"
+          r"taking the entire process down|NCCL operations have failed or timed out"
+          r"|[Ww]atchdog thread terminated with exception(?!.{0,80}CUDA)"
           r"|terminate called.{0,80}c10::Dist",
-          needles=("taking the entire process down", "thread terminated with exception", "terminate called")),
+          needles=("taking the entire process down", "have failed or timed out", "thread terminated with exception",
+                   "terminate called")),
     entry(_M, "unknown", "worker-restart",
           r"attempts? left; will restart worker group",
           needles=("will restart worker group",)),

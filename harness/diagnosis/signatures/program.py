@@ -91,16 +91,17 @@ PROGRAM = (
                    "became nan",
                    "turned nan", "went nan", "`nan`", "finite", "loss is inf", "scale already at minimum",
                    "minimum loss scale reached")),
+    cause("data_error", "worker-exited", r"DataLoader worker \(pid.{0,300}exited unexpectedly", "medium",
+          needles=("dataloader worker (pid",)),
     cause("data_error", "data",
           r"in DataLoader worker process|DataLoader timed out after"
-          r"|DataLoader worker \(pid.{0,300}exited unexpectedly"
           r"|UnpicklingError|ArrowInvalid"
           r"|DatasetGeneration\w*Error"
           r"|JSONDecodeError|UnidentifiedImageError|expected sequence of length|should probably activate truncation"
           r"|stack expects each tensor|num_samples should be|UnicodeDecodeError|tarfile\.ReadError"
           r"|PytorchStreamReader failed"
           r"|Error while deserializing|received 0 items of ancdata|zlib\.error",
-          needles=("arrowinvalid", "dataloader timed out after", "dataloader worker (pid", "datasetgeneration",
+          needles=("arrowinvalid", "dataloader timed out after", "datasetgeneration",
                    "error while deserializing", "expected sequence of length", "in dataloader worker process",
                    "jsondecodeerror", "num_samples should be", "pytorchstreamreader failed", " items of ancdata",
                    "should probably activate truncation", "stack expects each tensor", "tarfile.readerror",
