@@ -14,7 +14,7 @@ HOST = (
     cause("nccl_init", "shm-rights",
           r"(?:shm_open|shmget|/dev/shm|shm\.h|shmutils).{0,200}(?:Permission denied|Operation not permitted|EACCES"
           r"|\(13\))|(?:Permission denied|Errno 13\b).{0,200}/dev/shm",
-          needles=("shm",),
+          needles=("shm_open", "shmget", "/dev/shm", "shm.h", "shmutils"),
           advice="Give the process write access to /dev/shm; its size is not the problem."),
     cause("python_exception", "inotify-limit",
           r"inotify (?:watch|instance)\w* limit|(?i:inotify).{0,120}(?:No space left|Too many open files|Errno 2[48])"
@@ -22,9 +22,9 @@ HOST = (
           needles=("inotify", "max_user_watches", "max_user_instances"),
           advice="Raise the sysctl fs.inotify.max_user_watches (or max_user_instances); no disk is full."),
     cause("shm_exhausted", "shm-by-call",
-          r"(?:shm\.h|shmutils|shm_open|posix_fallocate|SemLock|nccl-\w*shm|/psm_|/torch_\d).{0,200}"
+          r"(?:shm\.h|shmutils|shm_open|posix_fallocate|SemLock|nccl-shm|/psm_|/torch_\d).{0,200}"
           r"(?:No space left|ENOSPC|Errno 28\b)",
-          needles=("shm", "posix_fallocate", "semlock", "/psm_", "/torch_")),
+          needles=("shm.h", "shmutils", "shm_open", "posix_fallocate", "semlock", "nccl-shm", "/psm_", "/torch_")),
     cause("shm_exhausted", "shm",
           r"out of shared memory|insufficient shared memory|shared memory object.{0,300}(?:No space left"
           r"|Cannot allocate)"

@@ -129,8 +129,10 @@ PROGRAM = (
     entry(Tier.HINT, "jit_build", "linker", r"ld returned \d exit|ld: cannot find -l", "medium",
           needles=("ld returned ", "ld: cannot find -l")),
     entry(Tier.BENIGN, "unknown", "long-work",
-          r"^\s*(?i:tokeni[sz]\w+|packing|preprocess\w*|map|filter|generating \w+ split|grouping|download\w*|fetching"
+          r"^\s*(?i:tokeni[sz]\w+|packing|preprocess\w*|running tokenizer|map(?= \(|:)|filter(?= \(|:)"
+          r"|generating \w+ split|grouping|download\w*|fetching"
           r"|loading checkpoint shards|building \w+ index|caching)[^|]{0,60}?:? {1,6}\d+%",
-          needles=("tokeni", "packing", "preprocess", "map ", "map:", "filter", "generating ", "grouping", "download",
+          needles=("tokeni", "packing", "preprocess", "running tokenizer", "map (", "map:", "filter (",
+                   "filter:", "generating ", "grouping", "download",
                    "fetching", "loading checkpoint", "building ", "caching")),
 )
