@@ -52,7 +52,7 @@ class Injector:
         self.engine, self.loop = engine, loop
 
     def strike(self, step: int, phase: str, loss: "torch.Tensor | None" = None) -> "torch.Tensor | None":
-        """Let the faults of this place happen; returns the loss to go on with."""
+        """Inject the faults of this step and phase; returns the loss to go on with."""
         self._loss = loss
         for fault in self._faults:
             # Loading and set-up come before the first step, whatever step the fault names.
@@ -68,7 +68,7 @@ def kinds() -> tuple[str, ...]:
 
 
 def announce(fault: Fault) -> None:
-    """Say on the log that what follows is no accident."""
+    """Log that the failure which follows was injected."""
     print(f"FAULT INJECTED: {fault.kind} rank {fault.rank} step {fault.step} phase {fault.phase}", flush=True)
 
 
@@ -90,7 +90,7 @@ def _oom(injector: Injector) -> None:
 
 @_kind("swallowed_oom")
 def _swallowed_oom(injector: Injector) -> None:
-    """Out of memory, caught by somebody's `except`, and silence ever after."""
+    """Run out of memory, catch the error and hang."""
     try:
         _exhaust(injector)
     except RuntimeError:
@@ -111,7 +111,7 @@ def _spin(injector: Injector) -> None:
 
 @_kind("collective_mismatch")
 def _collective_mismatch(injector: Injector) -> None:
-    """One rank enters a collective that the others never call."""
+    """Enter a collective that the other ranks never call."""
     import torch
     import torch.distributed as dist
 
@@ -140,33 +140,33 @@ def _key_error(injector: Injector) -> None:
 
 @_kind("no_update")
 def _no_update(injector: Injector) -> None:
-    """The optimizer steps and changes nothing."""
+    """Make the optimizer's step change nothing."""
     injector.engine._optimizer.step = lambda *_, **__: None
 
 
 @_kind("learning_rate")
 def _learning_rate(injector: Injector) -> None:
-    """Half as much again as the spec says."""
+    """Use 1.5 times the spec's learning rate."""
     for group in injector.engine._optimizer.param_groups:
         group["lr"] *= 1.5
 
 
 @_kind("summed_gradients")
 def _summed_gradients(injector: Injector) -> None:
-    """What ranks sum in place of averaging comes out as many times larger as there are ranks."""
+    """Multiply gradients by the number of ranks, as summing instead of averaging does."""
     backward, ranks = injector.engine.backward, injector.world_size
     injector.engine.backward = lambda loss, **options: backward(loss * ranks, **options)
 
 
 @_kind("repeated_data")
 def _repeated_data(injector: Injector) -> None:
-    """This rank reads the batches of rank 0 from here on."""
+    """Give this rank the batches of rank 0 from here on."""
     injector.loop.tokens.read_as(0)
 
 
 @_kind("frozen_layer")
 def _frozen_layer(injector: Injector) -> None:
-    """The second decoder block is not among what the optimizer steps."""
+    """Leave the second decoder block out of the optimizer."""
     frozen = {id(p) for name, p in injector.engine.model.named_parameters() if ".layers.1." in name}
     for group in injector.engine._optimizer.param_groups:
         group["params"] = [p for p in group["params"] if id(p) not in frozen]
@@ -174,7 +174,7 @@ def _frozen_layer(injector: Injector) -> None:
 
 @_kind("dropout")
 def _dropout(injector: Injector) -> None:
-    """Attention drops a tenth of its weights."""
+    """Turn on attention dropout of 10%."""
     for module in injector.engine.model.modules():
         if hasattr(module, "attention_dropout"):
             module.attention_dropout = 0.1

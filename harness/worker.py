@@ -82,8 +82,8 @@ def _run(
 
     import_engine(spec.engine.name)
     import_causal_lm(spec.model.config["model_type"])
-    # Imported for good: from here on the collector looks at what training makes. Walking all the rest takes it a
-    # second of CPU time. Nothing of the engine is in it yet, whose garbage may hold memory.
+    # What is imported stays: the collector need not walk it, which takes a second of CPU time. Freeze before the engine
+    # is built, because garbage of the engine may hold memory.
     gc.freeze()
     hook = injector.strike if spec.faults else None
     if spec.protocol.ladder:
@@ -98,7 +98,7 @@ def _run(
     injector.attach(training.engine, training.loop)
     gc.enable()
     training.warm_up()
-    # Without warm-up steps nothing can be looked at before the window: the gate then stands behind it.
+    # Without warm-up steps there is nothing to check before the window, so the gate comes after it.
     if spec.protocol.warmup_steps and not _gate(training, spec, out, reference, rank):
         return PARITY_EXIT
     training.time()

@@ -29,7 +29,7 @@ T = TypeVar("T")
 LARGEST_INT = 2**63 - 1
 LARGEST_FLOAT = sys.float_info.max
 LONGEST_NAME = 63
-"""Of a Kubernetes label's value; a file system takes four times as many."""
+"""Longest value of a Kubernetes label; file systems allow four times as many characters."""
 
 Int = Annotated[int, Meta(ge=-LARGEST_INT - 1, le=LARGEST_INT)]
 NotNegativeInt = Annotated[int, Meta(ge=0, le=LARGEST_INT)]
@@ -251,9 +251,9 @@ def digest_of_text(text: str) -> str:
 
 
 def essence(value: Any) -> Any:
-    """Like `encode`, leaving out every field of a Struct that has its default: what a hash is taken of.
+    """Like `encode`, without the fields of a Struct that have their default. Hashes are taken of this.
 
-    So a contract that gains a field keeps the hashes of all it has measured. The price: a default, once released, must
+    So a new field does not change the hashes of stored specs. The price: a default, once released, must
     never change its meaning.
     """
     if isinstance(value, Struct):

@@ -7,7 +7,7 @@ from harness.contract.outcome import Confidence, outcome
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
-    """One line that speaks for the outcome."""
+    """One line of evidence for the outcome."""
 
     file: str
     line: int
@@ -24,7 +24,7 @@ class Diagnosis:
     culprit_rank: int | None = None
     evidence: tuple[Evidence, ...] = ()
     runner_up: str | None = None
-    """The outcome that the evidence speaks for second, if any."""
+    """The outcome that is second most likely by the evidence, if any."""
     sentence: str = ""
     """One line for the reader, with the numbers that matter."""
 

@@ -56,7 +56,7 @@ class FrontierSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     spec: RunSpec
     bounds: Bounds
     folder: str = ""
-    """Where its result goes, below the folder of all of them."""
+    """Folder of its result, below the folder of all frontiers."""
 
     @property
     def options(self) -> list[str]:
@@ -76,11 +76,11 @@ class Rung(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     size: Int
     fits: bool | None
-    """null: the process died of something else there."""
+    """null: the process died at this size for another reason."""
     peak_allocated_bytes: Int | None = None
     peak_reserved_bytes: Int | None = None
     alloc_retries: Int | None = None
-    """Times the allocator had to hand its cache back before it fitted."""
+    """How often the allocator released its cache before the size fitted."""
     host_rss_peak_bytes: Int | None = None
     step_time_s: Float | None = None
     """Of the last step, slowest rank."""
@@ -89,9 +89,9 @@ class Rung(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     rank: Int | None = None
     """Who died first there."""
     phase: str | None = None
-    """Where in the step (or before it: `load`, `init`) that was."""
+    """Phase in which it ended; `load` and `init` come before the first step."""
     asked_bytes: Int | None = None
-    """What could not be allocated."""
+    """Size of the allocation that failed."""
 
 
 class Probe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -106,7 +106,7 @@ class Probe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Frontier(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where a config stops to fit."""
+    """Where a config stops fitting."""
 
     platform: str
     config: str

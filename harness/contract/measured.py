@@ -33,7 +33,7 @@ class Memory(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     host_rss_peak_bytes: NotNegativeInt | None = None
     host_pinned_bytes: NotNegativeInt | None = None
     peak_phase: str | None = None
-    """Phase of the step in which the allocated peak fell: forward, backward, step."""
+    """Phase of the step in which allocated memory peaked: forward, backward, step."""
 
 
 class State(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -46,9 +46,9 @@ class State(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     host_bytes: NotNegativeInt
     """The part of the three that lies in host memory."""
     bytes_per_parameter: NotNegativeFloat
-    """All three, over the model's parameter count."""
+    """Sum of the three, divided by the model's parameter count."""
     expected_bytes_per_parameter: Float | None
-    """What the numerics and the sharding say it must be (formula at the engine)."""
+    """The same as numerics and sharding predict it; the engine's descriptor has the formula."""
 
 
 class Found(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -105,7 +105,7 @@ class Trial(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One trial of the tuned arm: what was tried and how it ended."""
 
     settings: dict[str, Any]
-    """Engine settings over the config's own; empty: the config as given."""
+    """Engine settings laid over the config's own; empty: the config as given."""
     outcome: str
     tokens_per_s: PositiveFloat | None
     """null: it did not end ok."""

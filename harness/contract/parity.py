@@ -45,7 +45,7 @@ class Mismatch:
     promised: str
     found: str
     cause: str = ""
-    """What does that, where the numbers tell."""
+    """The likely cause, where the numbers show one."""
 
     def __str__(self) -> str:
         return f"{self.what}: promised {self.promised}, found {self.found}" + (f": {self.cause}" if self.cause else "")
@@ -215,7 +215,7 @@ def _first_norm(spec: RunSpec, found: Trace, reference: Trace) -> list[Mismatch]
 
 
 def _moved(found: Trace, reference: Trace) -> list[Mismatch]:
-    # What does not move at all is told by `update_mismatches`.
+    # `update_mismatches` reports modules that do not move at all.
     shared = [module for module, distance in found.moved.items() if distance and module in reference.moved]
     ours, theirs = (sum(trace.moved[module] for module in shared) for trace in (found, reference))
     if not (ours and theirs) or relative(ours, theirs) <= MOVED_TOLERANCE:

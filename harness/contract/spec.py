@@ -47,7 +47,7 @@ Beta = Annotated[float, Meta(ge=0, lt=1)]
 
 
 class Identity(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which square of which table this run fills."""
+    """Which cell of which table this run fills."""
 
     study: Name
     config: Name
@@ -84,7 +84,7 @@ class Platform(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     memory_gib: PositiveFloat | None = None
     """Host memory to request for the pod, in GiB."""
     memory_cap_gib: PositiveFloat | None = None
-    """Cap on the device allocator per rank, in GiB: a large card made small. Not a smaller card."""
+    """Cap on the device allocator per rank, in GiB. Compute and bandwidth stay those of the whole card."""
 
 
 class NamedModel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -173,7 +173,7 @@ class Protocol(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     parity_tolerance: PositiveFloat = 0.02
     """Largest relative loss difference to the reference in those steps."""
     reference_loss: tuple[Float, ...] | None = None
-    """Losses to hold the run against before timing; null leaves that to the aggregation."""
+    """Losses to compare the run with before timing; null leaves the comparison to the report."""
     preflight: bool = False
     """Measure matmul peak and all-reduce bus bandwidth before the run."""
     telemetry_hz: NotNegativeFloat = 1.0

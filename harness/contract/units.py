@@ -1,4 +1,4 @@
-"""Byte and time units, said once: GiB is 2**30 bytes, GB is 10**9 bytes."""
+"""Byte and time units: GiB is 2**30 bytes, GB is 10**9 bytes."""
 
 KIB = 2**10
 MIB = 2**20

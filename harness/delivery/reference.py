@@ -2,7 +2,8 @@
 
     <study>/references/<key>.json      a `Reference`; equal keys mean the same training
 
-Below the study's folder, or below its prefix in a bucket. A spec's hash must not depend on losses: so they travel here.
+Below the study's folder, or below its prefix in a bucket. Losses travel in these files because a spec's hash must not
+depend on them.
 """
 
 import hashlib
@@ -39,7 +40,7 @@ def hand_over(spec: RunSpec, out: Path, bucket: "Bucket | None") -> str | None:
 
 
 def leave(record: Record, out: Path, bucket: "Bucket | None") -> None:
-    """Leave a finished reference run's training for the runs after it; what cannot be written is only said."""
+    """Leave a finished reference run's training for the runs after it; a failure to write is only printed."""
     spec, measured = record.spec, record.measured
     if not spec.identity.reference or record.outcome != "ok" or measured is None or not measured.loss:
         return

@@ -47,7 +47,7 @@ CREDENTIALS_VARIABLE, CREDENTIALS_PATIENCE_S = "HARNESS_CREDENTIALS_PATIENCE_S",
 ASK_AGAIN_S = 5.0
 WITHOUT_FILES = "The pod was taken away before the files beside this record were uploaded."
 FAULTS = (api.GoogleAPIError, auth.GoogleAuthError, http.RequestException, OSError)
-"""What the client library lets through once its own retries are used up."""
+"""Exceptions of the client library after its own retries."""
 HOPELESS = (api.NotFound, api.Forbidden, api.Unauthorized, api.BadRequest, auth.GoogleAuthError)
 """Answers that the same request will get again."""
 
@@ -80,7 +80,7 @@ class Bucket:
             return self._bucket
 
     def _patiently(self, work: Callable[[], T]) -> T:
-        """Do `work`, again and again while credentials or permission are missing that may only be late."""
+        """Call `work`; repeat it while credentials or permissions are missing that may only be late."""
         end_s: float | None = None
         while True:
             try:
@@ -98,7 +98,7 @@ class Bucket:
                 pause_end_s = min(now_s + ASK_AGAIN_S, end_s)
                 while time.monotonic() < pause_end_s:
                     if self._interrupted():
-                        if self._delivering:  # what was measured is on the log: the refusal is what matters
+                        if self._delivering:  # the log holds the record already: report the refusal
                             raise
                         raise Cancelled("a signal came while the bucket gave no access") from None
                     time.sleep(0.1)

@@ -70,7 +70,7 @@ def _skip_scan_of_families() -> None:
 
 
 def _skip_detours() -> None:
-    # Two modules that come with every model take a detour while they are imported; a release without one is as good.
+    # Two modules that come with every model take a detour while they are imported; others need no patch.
     import transformers.utils
 
     with suppress(ImportError):

@@ -8,9 +8,9 @@ from harness.contract.heartbeat import HeartbeatWriter
 from harness.engines.base import Context, Engine
 
 ALPHABET, VOCABULARY_SHARE = 512, 16
-"""`structured` data consists of this many tokens at most, and of one in so many of a small vocabulary."""
+"""`structured` data uses at most this many distinct tokens, of a small vocabulary one in so many."""
 JUMP_ONE_IN = 8
-"""`structured` data: how often, on average, the next token is any of the alphabet and not the successor."""
+"""`structured` data: the next token is random, not the successor, once in this many tokens."""
 Hook = Callable[[int, str, torch.Tensor | None], torch.Tensor | None]
 """Called at the start of each phase with (step, phase, loss); may return another loss."""
 

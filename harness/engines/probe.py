@@ -69,7 +69,7 @@ class Probe:
         loop.next_step = self._next_step
         loop.tokens.prepare(loop.next_step, RUNG_STEPS)
         self._gauge.open_window()
-        # No look at the gradients: holding them for it would cost memory that the sizes must not pay for.
+        # Gradients are not inspected: holding them costs memory and would lower the largest size that fits.
         self._window_s, self._step_times_s = clock.timed(self._context.device, RUNG_STEPS, loop.step)
         self._memory = self._gauge.close_window()
         self._losses += loop.losses()

@@ -95,7 +95,7 @@ class ZeroEngine:
             config=self._config,
         )
         refuse_hidden_synchronization(self._engine, deepspeed)
-        # The `defaults` arm runs each engine as shipped, this included.
+        # The `defaults` arm keeps the extra step, because it runs each engine as shipped.
         if settings.stage == 0 and spec.identity.arm != "defaults":
             undo_setup_step(self._engine.optimizer, self._optimizer)
         if settings.deepcompile:

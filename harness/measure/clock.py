@@ -1,4 +1,4 @@
-"""The one clock: a window whose edges are synchronized on all ranks and whose inside is left alone."""
+"""The one clock: a window that synchronizes all ranks at its edges and nothing in between."""
 
 import gc
 import time
@@ -25,9 +25,9 @@ def barrier(device: torch.device) -> None:
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Python's garbage collector, run once and then off: its pauses fall on ranks at different times.
+    """Run Python's garbage collector once, then keep it off: its pauses hit ranks at different times.
 
-    What lives then stays out of the collector's sight, in which a process looks at a window or two in its life.
+    Objects alive by then are never collected, which is acceptable: a process times one or two windows only.
     """
     gc.collect()
     gc.freeze()

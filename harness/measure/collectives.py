@@ -1,4 +1,4 @@
-"""What is really handed to a collective, seen by standing in for it during one step outside the timed window."""
+"""What is really handed to collectives, seen by replacing them during one step outside the timed window."""
 
 from collections import Counter
 from collections.abc import Iterator

@@ -82,7 +82,7 @@ def _announce_refusal(device: int, asked_bytes: int, allowed_bytes: int, free_by
 
 
 class PhasePeaks:
-    """Finds the phase of a step in which allocated memory peaks; an instrument for a step outside the timed window."""
+    """Finds the phase of a step in which allocated memory peaks; only for a step outside the timed window."""
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._cuda = device, device.type == "cuda"

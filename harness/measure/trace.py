@@ -1,4 +1,4 @@
-"""What the parity gate reads off a training besides losses: how far parameters move, what the first forward gives."""
+"""What the parity gate reads besides losses: how far parameters move, and each module's first output."""
 
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
@@ -9,9 +9,9 @@ import torch.distributed as dist
 from torch import nn
 
 SAMPLE = 2**20
-"""Elements of a model that are watched at most, spread evenly: a copy of all would not fit beside a large model."""
+"""How many elements of a model are watched, evenly spread: a copy of all would not fit beside a large model."""
 REST = "embedding, last norm and head"
-"""The parameters outside the blocks. Together, because a bfloat16 norm weight near 1 may not move in ten steps."""
+"""The parameters outside the blocks, as one module, because a bfloat16 norm weight near 1 may not move in ten steps."""
 
 Parts = Callable[[], Iterator[tuple[str, torch.Tensor]]]
 """This rank's own part of every parameter that trains, by its name."""
@@ -35,7 +35,7 @@ class Movement:
         for name, part in self._parts():
             moved = (self._sample(part) - self._before[name]).abs()
             sums[self._index(name)] += torch.tensor([float(moved.sum()), moved.numel()], dtype=torch.float64)
-        # A frozen parameter is no part of the training: its module then counts as one that does not move.
+        # Frozen parameters are not sampled: a module of them alone counts as one that does not move.
         sums = sums.to(self._device)
         dist.all_reduce(sums)
         return {
@@ -70,7 +70,7 @@ class Outputs:
         def note(_: nn.Module, __: Any, output: Any) -> None:
             tensor = output[0] if isinstance(output, tuple) else output
             if name not in self._means:
-                # A norm and no mean of absolute values: it needs no copy as large as the output.
+                # A norm, not a mean of absolute values, because it needs no copy as large as the output.
                 size = torch.linalg.vector_norm(tensor.detach(), ord=1, dtype=torch.float32)
                 self._means[name] = size / tensor.numel()
 

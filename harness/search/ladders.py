@@ -107,6 +107,6 @@ def _ended(known: Known, bounds: Bounds, probes: list[Probe]) -> str:
     if stopped_by is not None:
         return stopped_by
     if known.fits == 0 and any(r.fits is False and r.phase in ("load", "init") for r in last.rungs):
-        # It died while it was being built: the size of a batch has no part in that.
+        # It died while the model was built, before any batch: the size does not matter.
         return "nothing"
     return "processes" if len(probes) >= bounds.processes else ""

@@ -48,7 +48,7 @@ class Attempt:
     window_s: tuple[float, float] | None = None
     deadline_hit: bool = False
     choice: Choice | None = None
-    """What the trials of the tuned arm came to; None without trials."""
+    """Result of the tuned arm's trials; None without trials."""
 
     def run(self) -> Record:
         """Try, remedy, merge; returns the record, not yet written."""
@@ -135,7 +135,7 @@ class Attempt:
             exits=exits,
             launcher_exit_code=ending.launcher_exit_code,
             completed=bool(self.results),
-            # Ranks that were ended after they had delivered everything, in their teardown, have finished.
+            # A rank that was ended in its teardown, after it had delivered its result, has finished.
             cancelled=None if self.results else ending.cancelled,
         )
         self._note_late_ends(exits)
@@ -191,7 +191,7 @@ class Attempt:
 
     def _measured(self, diagnosis: Diagnosis, telemetry: Telemetry) -> Measured | None:
         if self.spec.protocol.ladder:
-            # The times of a ladder's few steps are no measurement; how far it got is, also when memory ended it.
+            # A ladder's steps are too few to time. Its rungs count, also when it ended out of memory.
             rungs = collect.read_rungs(self.out / f"try-{len(self.tries)}", self.spec, diagnosis)
             return collect.measured_ladder(self.results, rungs)
         measured = None
@@ -208,11 +208,10 @@ def _now() -> str:
 def remedy_for(diagnosis: Diagnosis, spec: RunSpec, environment: dict[str, str]) -> Remedy | None:
     """The cure to try next; None when there is none, it is switched off or was in force already.
 
-    A plain `collective_wedge` has no cure of its own. Near the memory line, which the diagnosis says
-    through its runner-up, it gets that of the out-of-memory it may be hiding. An out-of-memory whose
-    fragments are too small a share of the card to be called its cause gets the cure of fragmentation
-    all the same when they and the free memory together would have held the request: trying costs one
-    start, and tells more than the message does.
+    A plain `collective_wedge` has no cure. Near the card's limit its runner-up is an out-of-memory, which the wedge may
+    hide, so it gets the cure of that. An out-of-memory gets the cure of fragmentation although too small a share of
+    the card is fragmented to call that the cause, when fragments and free memory together would have held the request:
+    trying costs one start and tells more than the message.
     """
     if spec.protocol.remedies == "off" or diagnosis.outcome == "ok":
         return None

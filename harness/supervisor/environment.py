@@ -138,7 +138,7 @@ def host_facts() -> dict[str, Any]:
 
 
 def boot() -> str | None:
-    """Which start of which machine this is, hashed: the same for runs side by side, and nothing to recognize it by."""
+    """Hash of the machine's boot: equal for runs between two boots of one machine, which it does not identify."""
     found = _read(BOOT_ID).strip()
     return hashlib.sha256(found.encode()).hexdigest()[:12] if found else None
 

@@ -26,11 +26,11 @@ from harness.supervisor.environment import installed_versions, usable_cores
 from harness.supervisor.progress import say
 
 ABANDONED_S = 600
-"""Age from which a lock that no process of this host holds is taken for left behind before we began.
+"""Age from which a lock that no process of this host holds counts as abandoned.
 
 A younger one may belong to another node that shares the folder: a build takes minutes, a load milliseconds."""
 SETTLE_S = 0.5
-"""Between closing a lock and removing it its owner does not hold it either."""
+"""Time for an owner that has closed its lock to remove it: in between, no process holds it."""
 
 STAMP = "built.json"
 OPERATORS = {
@@ -60,7 +60,7 @@ def extensions_folder() -> Path:
 
 
 def writable_extensions_folder() -> Path:
-    """The same, copied to a temporary folder when an image's root is read-only: loading one writes a lock beside it."""
+    """`extensions_folder`, or a temporary copy where it is read-only: loading an operator writes a lock beside it."""
     built = extensions_folder()
     if not built.exists() or os.access(built, os.W_OK):
         return built

@@ -24,9 +24,9 @@ from harness.supervisor.processes import Cancelled, Signals
 RECORD = "record.json"
 SPEC = "spec.json"
 CHOSEN = "chosen.json"
-"""The spec that the tuned arm's trials chose: what the ranks then read in place of SPEC."""
+"""The spec that the tuned arm's trials chose; the ranks then read it in place of SPEC."""
 TORN = "record.json.torn"
-"""Where a record that cannot be read goes when its attempt is made again: a bad merge, say, is wanted back."""
+"""New name of an unreadable record when its attempt runs again, so that nothing is lost."""
 RECORD_LINE = "HARNESS-RECORD "
 """Begins the line of stdout that carries a whole record, where a lost disk or bucket cannot lose it."""
 RESERVE = ".reserve"
@@ -71,10 +71,10 @@ def _taken(descriptor: int) -> bool:
 
 
 def finished(out: Path, spec: RunSpec) -> Record | None:
-    """The record in `out`; None when there is none, or only a torn one that says nothing of how the attempt ended.
+    """The record in `out`; None when there is none, or only a torn one without an outcome.
 
-    It is finished for the workflow too, which looks at nothing else: a file of its list that is gone takes no number
-    away, see `unsound`. Raises SpecError when the folder holds the finished record of another spec or of other code, or
+    A readable record finishes the attempt, for the workflow too. Its numbers count even when files of its list are
+    gone, see `unsound`. Raises SpecError when the folder holds the finished record of another spec or of other code, or
     one that cannot be opened.
     """
     path = out / RECORD
@@ -93,7 +93,7 @@ def finished(out: Path, spec: RunSpec) -> Record | None:
 
 
 def _is_torn(path: Path) -> bool:
-    """Whether a record that cannot be read says nothing: not when it cannot be opened, or is of newer code."""
+    """Whether an unreadable record has no outcome. One that cannot be opened, or is of newer code, may have one."""
     try:
         plain = json.loads(path.read_text(encoding="utf-8"))
     except OSError:
@@ -109,7 +109,7 @@ def unsound(out: Path, record: Record) -> list[str]:
 
 
 def without(record: Record, paths: list[str]) -> Record:
-    """The record with a list that holds, and a note of what is not in it any more."""
+    """The record with these files taken off its list, and a note that names them."""
     files = tuple(file for file in record.files if file.path not in paths)
     notes = (f"{path}: gone or changed after the record was written" for path in paths)
     return structs.replace(record, files=files, notes=(*record.notes, *notes))
@@ -195,7 +195,7 @@ def tidy(out: Path) -> None:
         if dump.stat().st_size == 0:
             dump.unlink()
     for pipe in out.glob("try-*/flight-recorder/*.pipe"):
-        # NCCL's door bells: whoever read one as a file would wait forever.
+        # NCCL's named pipes: reading one as a file would block forever.
         pipe.unlink()
     for place in out.glob("try-*/flight-recorder"):
         with contextlib.suppress(OSError):

@@ -17,7 +17,7 @@ from harness.contract.errors import HarnessError
 
 ENDING = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
 SCHEDULED = ("HARNESS_POD_NAME", "KUBERNETES_SERVICE_HOST", "SLURM_JOB_ID")
-"""Variables of a pod and of a Slurm job: there SIGTERM is how a node is taken back, elsewhere it is somebody's kill."""
+"""Variables of a pod and of a Slurm job. There SIGTERM means preemption; elsewhere somebody killed the run."""
 TERM_GRACE_S = 5.0
 KILL_PATIENCE_S = 10.0
 
@@ -29,11 +29,11 @@ def meaning(number: int, variables: Mapping[str, str]) -> str:
 
 
 class Cancelled(HarnessError):
-    """Given up before there was anything to record, or by a caller who wants no record of that."""
+    """Stopped before there was anything to record, or by a caller that wants no record."""
 
 
 class Signals:
-    """While entered, the signals in ENDING are noted in place of ending this process."""
+    """While entered, a signal in ENDING is noted and does not end this process."""
 
     def __init__(self) -> None:
         self.cancelled: str | None = None
@@ -92,7 +92,7 @@ def end(launcher: subprocess.Popen[bytes], grace_s: float) -> None:
 
 
 def sweep(launcher: subprocess.Popen[bytes]) -> None:
-    """SIGKILL and reap every descendant until none is left; ours too are those whose parents have ended.
+    """SIGKILL and reap every descendant until none is left; those whose parents have ended were adopted by us.
 
     Raises TimeoutError when one survives SIGKILL, which means that it hangs in the kernel (a dead disk or GPU).
     """
@@ -116,6 +116,6 @@ def _descendants(launcher: subprocess.Popen[bytes]) -> list[psutil.Process]:
             if process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
             elif process.pid != launcher.pid:
-                # Popen alone may collect the launcher's status; the adopted ones are nobody else's.
+                # Only Popen may collect the launcher's status; adopted processes must be reaped here.
                 os.waitpid(process.pid, os.WNOHANG)
     return found

@@ -1,4 +1,4 @@
-"""Which rank still moves, judged by its heartbeats, and what a person who watches the run is shown of it."""
+"""Which rank still makes progress, by its heartbeats, and the progress lines that a person sees."""
 
 import statistics
 import sys

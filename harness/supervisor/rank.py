@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def _follow(child: int) -> int:
-    # Waited for and never handled: a signal cannot come between the child's end and our taking note of it.
+    # sigwait blocks here and no handler runs, so no signal races waitpid.
     while True:
         number = signal.sigwait(AWAITED)
         if number != signal.SIGCHLD:
@@ -84,7 +84,7 @@ def _report(folder: str, rank: int, status: int) -> None:
     }
     path = f"{folder}/exit-{rank}.json"
     try:
-        # Not atomic: the supervisor reads it when this process has ended, and takes half a file for none.
+        # Not atomic: the supervisor reads it after this process has ended and ignores half a file.
         with open(path, "w") as file:
             json.dump(fields, file)
     except OSError as error:

@@ -65,7 +65,7 @@ def watch(
                 break
         if cancelled in ("stall", "deadline"):
             dump_all(spec.platform.world_size, folder, progress.last)
-        # Hanging ranks get no SIGTERM: what they and the launcher say of it would read like a preemption.
+        # Hanging ranks get no SIGTERM: what they and the launcher log about it reads like a preemption.
         if cancelled != "stall":
             processes.end(launcher, processes.TERM_GRACE_S)
     finally:

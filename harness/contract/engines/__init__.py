@@ -17,7 +17,7 @@ Fact = Literal["engine", "shards", "offloads", "keeps_gathered"]
 
 
 def pairs_apart_by(fact: Fact) -> tuple[tuple[Config, Config], ...]:
-    """Every two configs that differ in this fact alone, the later of `CONFIGS` first.
+    """Pairs of configs that differ in this fact alone; the later one in `CONFIGS` comes first.
 
     By "engine": the same sharding by two engines; by "shards": two stages of one engine; by "offloads" and by
     "keeps_gathered": the config that does it, and the same one without.

@@ -13,7 +13,7 @@ from harness.contract.engines.memory import Ledger, Sizes
 
 NumericDtype = Literal["float32", "bfloat16", "float16"]
 Sharded = Literal["nothing", "optimizer", "gradients", "parameters"]
-"""What is split over the ranks, each with everything named before it: ZeRO's stages 0 to 3."""
+"""What is sharded over the ranks; each entry includes those before it, as ZeRO's stages 0 to 3 do."""
 Launcher = Literal["torchrun", "deepspeed"]
 """Who starts the ranks: the names in `harness/supervisor/launch.py`."""
 Trials = tuple[dict[str, Any], ...]
@@ -83,7 +83,7 @@ class Descriptor:
     matched: Numerics
     """The `matched` and `tuned` arms: fp32 masters and moments, bf16 compute and fp32 reduction in every engine."""
     float32_gradients: Callable[[Any], bool] = lambda _: False
-    """Whether it can keep gradients in float32 when `matched` does not do so anyway, by the settings."""
+    """By the settings: whether it can keep gradients in float32 where `matched` numerics do not."""
     optimizers: dict[tuple[str, bool], str] = field(default_factory=dict)
     """The `defaults` arm: (device, whether the config offloads) -> the engine's own AdamW, if it brings one."""
     trials: Callable[[Any], Trials]

@@ -84,7 +84,7 @@ class FrontierRow(NamedTuple):
 def frontier_rows(matrix: Matrix, results: Path) -> list[FrontierRow]:
     """One row per frontier that was searched for, in the study's order; empty when none was.
 
-    A result of another spec, or one that cannot be read, has no numbers: how it ended is that it is missing.
+    A result of another spec, or one that cannot be read, has no numbers and counts as missing.
     """
     return [
         _lost(wanted, found.word) if isinstance(found, Unusable) else _row(found, wanted)

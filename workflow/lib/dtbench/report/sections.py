@@ -157,7 +157,7 @@ def _cell_row(result: CellResult, entry: PlatformEntry) -> CellRow:
 
 
 def _why(result: CellResult) -> str:
-    """Why runs do not count where no row of the death table says so, else how the first run of a failed cell ended."""
+    """Why runs do not count that have no row in the death table; else how a failed cell's first run ended."""
     if untold := list(dict.fromkeys(run.untold for run in result.runs if run.untold)):
         more = len(untold) - MOST_REASONS
         return "; ".join(untold[:MOST_REASONS]) + (f"; and {more} more" if more > 0 else "")

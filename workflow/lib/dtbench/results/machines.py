@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from harness.contract.record import Record
 
 SITTING_GAP_S = 300.0
-"""For records that name no boot: a longer pause between two runs may hide a change of machine."""
+"""For records that name no boot: after a longer pause between two runs, the machine may be another one."""
 
 
 @dataclass(frozen=True, slots=True)

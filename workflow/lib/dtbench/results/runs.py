@@ -73,7 +73,7 @@ class Run:
 
     @property
     def untold(self) -> str:
-        """Why it does not count where no log of its own says so: an unreadable record, or its losses."""
+        """Why it does not count, when its own log does not show that: an unreadable record, or its losses."""
         if self.problem is not None:
             return self.problem
         if self.off_reference and self.outcome == "numerics":

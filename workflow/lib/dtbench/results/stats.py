@@ -57,7 +57,7 @@ class Ratio:
 
     @property
     def ranks(self) -> bool:
-        """Whether advice may rest on it: pairs of one machine, or enough pairs that their range shows the machines."""
+        """Whether advice may rest on it: pairs of one machine, or enough pairs to show how much machines differ."""
         return self.n >= (ENOUGH_MACHINES if self.apart else 1)
 
     def over(self, other: "Ratio", floor: float) -> "Ratio":

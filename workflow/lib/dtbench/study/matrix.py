@@ -47,7 +47,7 @@ class Cell:
     base: str = ""
     """The known config that it is or derives from."""
     departs: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Section of the spec -> where overrides make it differ from what the study says for the arm, in words."""
+    """Section of the spec -> what overrides change in it, in words."""
 
     @property
     def terms(self) -> tuple[str, ...]:
@@ -67,7 +67,7 @@ class Cell:
 
     @property
     def peculiar(self) -> str:
-        """All of `departs` in one line, for the reader of a row: a config's name need not tell."""
+        """All of `departs` in one line: the config's name need not say it."""
         return ", ".join(word for words in self.departs.values() for word in words)
 
 
@@ -278,7 +278,7 @@ def _ordered(study: Study, cells: tuple[Cell, ...]) -> tuple[RunSpec, ...]:
             block = [cell for cell in cells if cell.platform == platform and cell.spec]
             random.Random(f"{study.seed}/{platform}/{repeat}").shuffle(block)
             for position, cell in enumerate(block):
-                # What the parity gate compares the others with comes before them.
+                # The reference runs come first, because the parity gate compares the others with them.
                 first = repeat == 1 and cell.spec is not None and cell.spec.identity.reference
                 ranked.append((not first, _rank(study, cell), repeat, place, position, cell))
     ranked.sort(key=lambda item: item[:5])
