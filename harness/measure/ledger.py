@@ -33,7 +33,7 @@ def predict(spec: RunSpec) -> Ledger | None:
 
 
 def predicted_peak_bytes(spec: RunSpec) -> int | None:
-    """Predicted peak of one rank's memory, the device's or, without one, the host's; None where `predict` gives None."""
+    """Predicted peak of one rank's memory, the device's or else the host's; None where `predict` gives None."""
     ledger = predict(spec)
     if ledger is None:
         return None
