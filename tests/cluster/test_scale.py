@@ -35,4 +35,4 @@ def test_500_jobs(clone, kube, bucket, record_property):
     assert 0 < lists <= 21, "one LIST of the bucket a poll, whatever the number of Jobs"
     assert abs(calls["list jobs"] - calls["bucket list"]) <= 1
     assert submitted_s < 120
-    assert peak_mb < 500
+    assert peak_mb < 300
