@@ -52,7 +52,12 @@ MAY_IMPORT = {
         "harness.measure.flops",
         "harness.measure.ledger",
     },
-    "scripts": {"dtbench"},
+    "scripts": {
+        "dtbench",
+        "snakemake_executor_plugin_gke.manifest",
+        "snakemake_executor_plugin_gke.settings",
+        "harness.contract",
+    },
 }
 """Layer -> what of our own it may import, itself apart. The command line above them all may import any."""
 

@@ -42,8 +42,7 @@ WORDS = [f"{place}.log" for arm in typing.get_args(Arm) for place in (f"*/*/{arm
 JOBS = "logs"
 """Where the workflow's jobs have their logs; those of runs are links to the files in WORDS."""
 DERIVED = {
-    ("report.md", "report.html"): "--profile local report",
-    ("diagnoses.json",): "--profile local",
+    ("report.md", "report.html", "diagnoses.json"): "--profile local report",
     ("plan.json", "frontier-plan.json"): "--profile local plan",
     ("manifests/*.yaml",): "--profile gke manifests",
 }

@@ -5,9 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from dtbench.results.store import parse_rerun
 from dtbench.study.matrix import Matrix, load_matrix
-from dtbench.workflow import parse_config
+from dtbench.workflow import parse_config, parse_rerun
 
 from harness.contract.errors import SpecError
 

@@ -8,7 +8,7 @@ from dtbench.report.document import build
 from dtbench.report.figures import draw
 from dtbench.report.render import render
 from dtbench.report.tables import write_tables
-from dtbench.results.rediagnose import load_diagnosed
+from dtbench.results.runs import load_runs
 from dtbench.study.matrix import load_matrix
 
 from harness.contract.record import read_record
@@ -39,7 +39,7 @@ def test_every_record_is_of_its_spec_and_has_its_files(name: str) -> None:
 def test_the_report_and_its_tables_are_what_the_records_say(name: str, tmp_path: Path) -> None:
     results = ROOT / "results" / name
     matrix = load_matrix(name, ROOT)
-    loaded = load_diagnosed(matrix, results)
+    loaded = load_runs(matrix, results)
     context = build(matrix, results, loaded)
     write_tables(matrix, tmp_path, loaded)
     context |= {"figures": draw(context)}

@@ -9,9 +9,8 @@ from dtbench.report.document import write_report
 from dtbench.results.cells import collect, tokens_per_s
 from dtbench.results.parity import compare
 from dtbench.results.runs import load_runs
-from dtbench.results.store import parse_rerun
 from dtbench.study.matrix import Matrix
-from dtbench.workflow import Plan
+from dtbench.workflow import Plan, parse_rerun
 
 from tests.dtbench.conftest import GPU_STUDY, make_record, run_of, write_record
 

@@ -1,4 +1,4 @@
-"""Old attempts by today's rules: what is kept of that counts for the very record it was made from, and can be lost."""
+"""Old attempts are judged by today's rules each time that records are read."""
 
 import json
 from collections.abc import Callable
@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 from dtbench.report.document import write_report
-from dtbench.report.tables import write_tables
-from dtbench.results.rediagnose import load_diagnosed, mend_diagnoses, write_diagnoses
-from dtbench.results.runs import DIAGNOSES, load_runs, read_diagnoses
+from dtbench.results.runs import load_runs
+from dtbench.results.store import INDEX
 from dtbench.study.matrix import Matrix
 from msgspec import structs
 
@@ -34,30 +33,17 @@ def die(results: Path, run: RunSpec) -> Path:
     return path
 
 
-def outcome_of(matrix: Matrix, results: Path, run: RunSpec, load: Callable[..., object] = load_diagnosed) -> str:
-    loaded = load(matrix, results)
-    assert isinstance(loaded, list)
-    (found,) = [r.outcome for _, runs in loaded for r in runs if r.spec == run]
-    return str(found)
+def outcome_of(matrix: Matrix, results: Path, run: RunSpec) -> str:
+    (found,) = [r.outcome for _, runs in load_runs(matrix, results) for r in runs if r.spec == run]
+    return found
 
 
-def test_what_was_found_once_is_not_looked_for_again(tmp_path: Path, matrix: Matrix) -> None:
-    run = run_of(matrix, "zero-3")
-    died = die(tmp_path, run)
-    write_diagnoses(matrix, tmp_path)
-    (died.parent / "try-1" / "rank-0.log").unlink()
-    assert outcome_of(matrix, tmp_path, run, load_runs) == "import_error"
-
-
-@pytest.mark.parametrize("load", [load_runs, load_diagnosed])
-def test_a_run_made_again_in_the_same_folder_is_judged_by_its_own_record(
-    tmp_path: Path, matrix: Matrix, load: Callable[..., object]
-) -> None:
+def test_a_run_made_again_in_the_same_folder_is_judged_by_its_own_record(tmp_path: Path, matrix: Matrix) -> None:
     run = run_of(matrix, "zero-3")
     die(tmp_path, run)
-    write_diagnoses(matrix, tmp_path)
+    write_report(matrix, tmp_path)
     write_record(tmp_path, make_record(run, tokens_per_s=4321.0))
-    assert outcome_of(matrix, tmp_path, run, load) == "ok"
+    assert outcome_of(matrix, tmp_path, run) == "ok"
     text = write_report(matrix, tmp_path).read_text()
     assert "| zero-3 | 4321 |" in text
     assert "| 1/3 | ok, 2x missing |" in text
@@ -65,41 +51,17 @@ def test_a_run_made_again_in_the_same_folder_is_judged_by_its_own_record(
     assert "4321" in (tmp_path / "runs.csv").read_text()
 
 
-def test_a_death_that_is_newer_than_the_kept_ones_is_judged_by_todays_rules_too(tmp_path: Path, matrix: Matrix) -> None:
-    die(tmp_path, run_of(matrix, "zero-3"))
-    write_diagnoses(matrix, tmp_path)
-    run = run_of(matrix, "ddp")
-    die(tmp_path, run)
-    assert outcome_of(matrix, tmp_path, run) == "import_error"
-    write_tables(matrix, tmp_path)
-    assert (tmp_path / "runs.csv").read_text().count("import_error") == 2
-
-
-@pytest.mark.parametrize(
-    "text", ["", "{", "[]", "null", "\xff", "[" * 100_000, '{"x": {"outcome": "ok"}}', '{"x": {"record": 1}}']
-)
-def test_a_broken_file_is_named_and_made_again(
-    tmp_path: Path, matrix: Matrix, capsys: pytest.CaptureFixture[str], text: str
-) -> None:
+def test_old_runs_are_diagnosed_by_todays_rules(tmp_path: Path, matrix: Matrix) -> None:
     run = run_of(matrix, "zero-3")
     die(tmp_path, run)
-    write_diagnoses(matrix, tmp_path)
-    whole = (tmp_path / DIAGNOSES).read_text()
-    (tmp_path / DIAGNOSES).write_bytes(text.encode("latin-1"))
     assert outcome_of(matrix, tmp_path, run) == "import_error"
-    mend_diagnoses(matrix, tmp_path)
-    assert (tmp_path / DIAGNOSES).read_text() == whole
-    (line,) = capsys.readouterr().out.splitlines()
-    assert line.startswith(f"{tmp_path / DIAGNOSES}:")
-    assert line.endswith("; made again from the logs")
-    mend_diagnoses(matrix, tmp_path)
-    assert capsys.readouterr().out == ""
+    write_report(matrix, tmp_path)
+    assert (tmp_path / "runs.csv").read_text().count("import_error") == 1
+    attempts = json.loads((tmp_path / INDEX).read_text())["attempts"]
+    assert {path: told["outcome"] for path, told in attempts.items()} == {run.path(): "import_error"}
 
 
-def test_the_file_names_the_record_of_each_diagnosis(tmp_path: Path, matrix: Matrix) -> None:
+def test_a_record_keeps_its_diagnosis_without_logs(tmp_path: Path, matrix: Matrix) -> None:
     run = run_of(matrix, "zero-3")
-    die(tmp_path, run)
-    write_diagnoses(matrix, tmp_path)
-    (told,) = read_diagnoses(tmp_path / DIAGNOSES).values()
-    assert told.diagnosis.outcome == "import_error"
-    assert list(json.loads((tmp_path / DIAGNOSES).read_text())) == [run.path()]
+    (die(tmp_path, run).parent / "try-1" / "rank-0.log").unlink()
+    assert outcome_of(matrix, tmp_path, run) == "unknown"

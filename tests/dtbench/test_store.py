@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from dtbench.results.store import absent, attempts, interrupted, missing, newer, parse_rerun, wanted, write_plan
+from dtbench.results.store import INDEX, is_current, scan, sources, write_plan
 from dtbench.study.matrix import Matrix, at
-from dtbench.workflow import Plan
+from dtbench.workflow import Plan, parse_rerun
 from msgspec import structs
 
 from harness.contract.record import read_record
@@ -29,7 +29,7 @@ def matrix(study: Load) -> Matrix:
 
 def test_with_nothing_there_every_first_attempt_is_wanted_and_missing(tmp_path: Path, matrix: Matrix) -> None:
     assert set(numbers(tmp_path, matrix).values()) == {1}
-    assert len(missing(tmp_path, wanted(tmp_path, matrix.runs))) == 9
+    assert len(Plan.of(matrix, tmp_path, frozenset()).missing) == 9
 
 
 def test_rerun_selects_by_the_last_outcome(tmp_path: Path, matrix: Matrix) -> None:
@@ -50,23 +50,34 @@ def test_rerun_selects_by_the_last_outcome(tmp_path: Path, matrix: Matrix) -> No
         assert {name: found[key[name]] for name in key} == attempt, rerun
 
 
-def test_what_tables_have_taken_in_is_older_than_they_are(tmp_path: Path) -> None:
-    names = ["old", "same", "new", "gone"]
-    records = [str(tmp_path / name) for name in names]
-    table = tmp_path / "table"
-    for path, at_s in ((table, 100), (tmp_path / "old", 99), (tmp_path / "same", 100), (tmp_path / "new", 101)):
-        path.touch()
-        os.utime(path, (at_s, at_s))
-    assert newer(records, str(table)) == records[2:]
-    assert absent(records) == records[3:]
-    assert newer(records, str(tmp_path / "no table")) == records
+def test_a_report_is_stale_once_a_record_changes(tmp_path: Path, matrix: Matrix) -> None:
+    def made_from() -> str:
+        return sources(matrix, scan(tmp_path, matrix.runs), tmp_path)
+
+    path = write_record(tmp_path, make_record(matrix.runs[0]))
+    (tmp_path / "report.md").touch()
+    (tmp_path / INDEX).write_text(json.dumps({"sources": made_from(), "files": ["report.md"]}))
+    assert is_current(tmp_path, made_from())
+    before = path.stat()
+    os.utime(path, (1.0, 1.0))
+    assert not is_current(tmp_path, made_from())
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert is_current(tmp_path, made_from())
+    write_record(tmp_path, make_record(matrix.runs[1]))
+    assert not is_current(tmp_path, made_from())
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "[" * 100_000, "{}", '{"sources": "x", "files": 1}', "\xff"])
+def test_an_unreadable_index_is_stale(tmp_path: Path, text: str) -> None:
+    (tmp_path / INDEX).write_bytes(text.encode("latin-1"))
+    assert not is_current(tmp_path, "x")
 
 
 def test_the_newest_attempt_counts_and_old_ones_stay(tmp_path: Path, matrix: Matrix) -> None:
     run = matrix.runs[0]
-    first = write_record(tmp_path, make_record(run, outcome="cuda_oom"))
+    write_record(tmp_path, make_record(run, outcome="cuda_oom"))
     write_record(tmp_path, make_record(at(run, attempt=2)))
-    assert [a.number for a in attempts(first.parent.parent)] == [1, 2]
+    assert list(scan(tmp_path, [run]).popitem()[1][1]) == [1, 2]
     key = (run.identity.config, run.identity.repeat)
     assert numbers(tmp_path, matrix, "failed")[key] == 2
     assert numbers(tmp_path, matrix, "all")[key] == 3
@@ -89,7 +100,6 @@ def test_a_record_that_cannot_be_read_counts_as_failed(tmp_path: Path, matrix: M
     run = matrix.runs[0]
     path = write_record(tmp_path, make_record(run))
     path.write_bytes(text.encode("latin-1"))
-    assert not interrupted(path)
     key = (run.identity.config, run.identity.repeat)
     assert numbers(tmp_path, matrix)[key] == 1
     assert numbers(tmp_path, matrix, "failed")[key] == 2
@@ -133,11 +143,11 @@ def test_a_record_from_before_the_contract_gained_a_field_still_counts(tmp_path:
     del plain["spec"]["protocol"]["telemetry_hz"]  # as if the contract had not known this default yet
     path.write_text(json.dumps(plain))
     assert read_record(path).spec.path() == run.path()
-    assert len(missing(tmp_path, wanted(tmp_path, matrix.runs))) == 8
+    assert len(Plan.of(matrix, tmp_path, frozenset()).missing) == 8
 
 
 def test_the_plan_lists_missing_runs_most_wanted_first(tmp_path: Path, matrix: Matrix) -> None:
     write_record(tmp_path, make_record(matrix.runs[0]))
-    write_plan(matrix.runs, tmp_path)
+    write_plan(tmp_path, list(Plan.of(matrix, tmp_path, frozenset()).missing.values()))
     specs = json.loads((tmp_path / "plan.json").read_text())["specs"]
     assert specs == [run.to_json() for run in matrix.runs[1:]]

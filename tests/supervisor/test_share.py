@@ -259,10 +259,8 @@ def test_what_quotes_the_records_is_removed_and_named_with_what_makes_it_again(
     (results / "logs/runs/a1.log").symlink_to(outside)
     share(Path("results/test"))
     said = capsys.readouterr().out
-    assert (
-        "removed report.md, report.html: made again by `snakemake --profile local report --config study=test`" in said
-    )
-    assert "removed diagnoses.json: made again by `snakemake --profile local --config study=test`" in said
+    assert "removed report.md, report.html, diagnoses.json: made again by" in said
+    assert "`snakemake --profile local report --config study=test`" in said
     assert "removed plan.json, frontier-plan.json: made again by `snakemake --profile local plan" in said
     assert "removed manifests/job.yaml: made again by `snakemake --profile gke manifests" in said
     assert not [name for name in DERIVED if (results / name).exists()]

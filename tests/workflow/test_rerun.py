@@ -105,9 +105,8 @@ def test_a_selection_without_a_run_is_said_once_with_what_there_is(checkout: Che
     assert text.count("rerun=failed selects no run; the study's runs are: ok (4)") == 1
 
 
-def test_report_and_aggregate_never_launch_a_run(checkout: Checkout) -> None:
+def test_report_never_launches_a_run(checkout: Checkout) -> None:
     assert checkout.preview("report") == []
-    assert checkout.preview("aggregate") == []
     checkout.finish(checkout.matrix.runs[0], tokens_per_s=4321.0)
     text = checkout.run("report")
     assert "Report: results/small/report.md" in text
@@ -158,24 +157,42 @@ def test_what_a_report_links_to_is_restored_by_the_same_command_and_no_run_is(ch
     assert "Nothing to be done" in checkout.run()
 
 
-def test_a_figure_that_is_gone_and_of_which_nothing_is_left_to_draw_is_no_obstacle(checkout: Checkout) -> None:
+def test_a_stale_figure_is_deleted(checkout: Checkout) -> None:
     checkout.finish_all()
     checkout.run()
-    report = checkout.results / "report.md"
-    report.write_text(report.read_text() + "\n![Old](figures/old.svg)\n")
-    checkout.run()
-    assert "old.svg" not in report.read_text()
+    stale = checkout.results / "figures/old.svg"
+    stale.touch()
+    checkout.run("report")
+    assert not stale.exists()
     assert "Nothing to be done" in checkout.run()
 
 
-def test_a_broken_cache_of_diagnoses_is_named_and_made_again(checkout: Checkout) -> None:
+def test_an_unreadable_index_is_made_again(checkout: Checkout) -> None:
     checkout.finish_all()
     checkout.run()
+    whole = (checkout.results / "diagnoses.json").read_text()
     (checkout.results / "diagnoses.json").write_text("[]")
-    (checkout.results / "logs/document.stamp").write_bytes(b"\xff")
-    assert "results/small/diagnoses.json: found a list at the top" in checkout.run()
-    assert (checkout.results / "diagnoses.json").read_text() == "{}\n"
+    checkout.run()
+    assert (checkout.results / "diagnoses.json").read_text() == whole
     assert "Nothing to be done" in checkout.run()
+
+
+def test_edited_platforms_rewrite_the_report_and_launch_nothing(checkout: Checkout) -> None:
+    checkout.finish_all()
+    checkout.run()
+    before = (checkout.results / "diagnoses.json").read_text()
+    path = checkout.folder / "config/platforms.yaml"
+    text = path.read_text()
+    path.write_text(text.replace("note: Two ranks share", "note: Two processes share", 1))
+    assert path.read_text() != text
+    assert checkout.preview() == []
+    checkout.run()
+    assert (checkout.results / "diagnoses.json").read_text() != before
+
+
+def test_manifests_are_written_without_a_cluster(checkout: Checkout) -> None:
+    (checkout.folder / "gke").symlink_to("profiles/gke")
+    assert "expected snakemake --profile gke manifests" in checkout.run("manifests", ok=False)
 
 
 def test_a_clone_runs_its_own_code_and_not_the_installed_one(checkout: Checkout) -> None:

@@ -19,7 +19,6 @@ if not (getattr(sys.modules.get("harness"), "__file__", None) or "").startswith(
 
 from dtbench.report.frontier_rows import frontier_specs
 from dtbench.study.matrix import load_matrix
-from dtbench.results.store import absent, lost_figures, missing, newer
 from dtbench.workflow import (
     gpus_of as gpus_of_spec,
     Plan,
@@ -40,14 +39,9 @@ except SpecError as error:
 
 RESULTS = f"{OPTIONS.results}/{MATRIX.study.name}"
 PLAN = Plan.of(MATRIX, Path(RESULTS), OPTIONS.rerun)
-RECORDS = [f"{RESULTS}/{path}/record.json" for path in PLAN.specs]
-# A record that only feeds finished tables is not made again when it is gone: `all` asks for those by name.
-ABSENT = absent(RECORDS)
-# A record that the tables have taken in is no job: a finished run's path holds the hash of its spec, so nothing about it
-# can change, and a thousand jobs that do nothing take Snakemake a second of every call.
-UNTOLD = newer(RECORDS, f"{RESULTS}/diagnoses.json")
-# Which figures there are depends on the records: those that are linked and gone are asked for by name.
-LOST = lost_figures(f"{RESULTS}/report.md")
+# A finished run is no job: the hash of its spec is in its path, so nothing about it can change, and a thousand jobs that
+# do nothing would take Snakemake a second of every call.
+MISSING = [f"{RESULTS}/{path}/record.json" for path in PLAN.missing]
 FRONTIERS = frontier_specs(MATRIX)
 STUDY = {"path": str(MATRIX.path), "root": str(ROOT), "results": RESULTS}
 
@@ -80,10 +74,6 @@ def cpus_of(wildcards):
     return PLAN.cpus(attempt_of(wildcards))
 
 
-def missing_specs(wildcards):
-    return [spec.to_json() for spec in missing(Path(RESULTS), PLAN.specs)]
-
-
 def frontier_of(wildcards):
     place = "frontier/{w.platform}/{w.config}/{w.arm}/{w.over}".format(w=wildcards)
     return FRONTIERS[place]
@@ -99,6 +89,10 @@ def frontier_options_of(wildcards):
 
 def frontier_gpus_of(wildcards):
     return gpus_of_spec(frontier_of(wildcards).spec)
+
+
+def gke_settings(wildcards):
+    return vars(workflow.executor_settings) if workflow.executor_settings else {}
 
 
 def refuse_unwritable():

@@ -1,11 +1,11 @@
 # The fit frontier: the largest micro-batch or longest sequence of each cell that fits. Not part of `all`.
 
 
-rule climb:
+rule search:
     output:
         result=f"{RESULTS}/frontier/{{platform}}/{{config}}/{{arm}}/{{over}}/frontier.json",
     log:
-        # A link to {over}.log beside the folder of the climb, as in run.smk.
+        # A link to {over}.log beside the folder of the search, as in run.smk.
         f"{RESULTS}/logs/frontier/{{platform}}/{{config}}/{{arm}}/{{over}}.log",
     wildcard_constraints:
         over="micro_batch|sequence_length",
@@ -18,7 +18,7 @@ rule climb:
         spec=frontier_spec_of,
         options=frontier_options_of,
     script:
-        "../scripts/frontier.py"
+        "../scripts/run.py"
 
 
 rule frontier:
@@ -35,4 +35,4 @@ rule frontier:
         study=STUDY,
         matrix=MATRIX.digest,
     script:
-        "../scripts/frontier_table.py"
+        "../scripts/frontier.py"

@@ -1,27 +1,9 @@
-# The report. `document` waits for every record; `report` takes what there is and never starts a run.
-
-
-rule document:
-    input:
-        rules.tables.output,
-    output:
-        markdown=f"{RESULTS}/report.md",
-        html=f"{RESULTS}/report.html",
-        stamp=f"{RESULTS}/logs/document.stamp",
-        figures=LOST,
-    log:
-        f"{RESULTS}/logs/document.log",
-    localrule: True
-    conda:
-        "../envs/dtbench.yaml"
-    params:
-        study=STUDY,
-        matrix=MATRIX.digest,
-    script:
-        "../scripts/report.py"
+# From records to the report: one rule, which loads study and records once and writes everything that is made from them.
 
 
 rule report:
+    # No input: it takes the records there are and never starts a run. No output: it is made whenever it is asked for, and
+    # Snakemake would delete the old report before the new one is written. `Plan.reported` tells `all` whether to ask.
     log:
         f"{RESULTS}/logs/report.log",
     localrule: True
@@ -31,19 +13,6 @@ rule report:
         study=STUDY,
     script:
         "../scripts/report.py"
-
-
-rule plan:
-    log:
-        f"{RESULTS}/logs/plan.log",
-    localrule: True
-    conda:
-        "../envs/dtbench.yaml"
-    params:
-        study=STUDY,
-        rerun=sorted(OPTIONS.rerun),
-    script:
-        "../scripts/plan.py"
 
 
 onstart:

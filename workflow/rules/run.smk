@@ -8,7 +8,7 @@ rule run:
             f"{RESULTS}/{{platform}}/{{config}}/{{arm}}/{{run}}/{{attempt}}/record.json"
         ),
     log:
-        # A link to {attempt}.log beside the attempt's folder, which holds what the run says: dtbench/launch.py tells why.
+        # A link to {attempt}.log beside the attempt's folder, which holds what the run says: dtbench/script.py tells why.
         f"{RESULTS}/logs/runs/{{platform}}/{{config}}/{{arm}}/{{run}}/{{attempt}}.log",
     priority: priority_of
     conda:
@@ -21,3 +21,32 @@ rule run:
         spec=spec_of,
     script:
         "../scripts/run.py"
+
+
+rule plan:
+    # The missing runs for `python -m harness batch`, on a machine without Snakemake.
+    log:
+        f"{RESULTS}/logs/plan.log",
+    localrule: True
+    conda:
+        "../envs/dtbench.yaml"
+    params:
+        study=STUDY,
+        rerun=sorted(OPTIONS.rerun),
+    script:
+        "../scripts/plan.py"
+
+
+rule manifests:
+    # `snakemake --profile gke manifests`: the Job of each missing run as YAML, for review, kubectl apply or GitOps.
+    log:
+        f"{RESULTS}/logs/manifests.log",
+    localrule: True
+    conda:
+        "../envs/dtbench.yaml"
+    params:
+        study=STUDY,
+        rerun=sorted(OPTIONS.rerun),
+        gke=gke_settings,
+    script:
+        "../scripts/manifests.py"

@@ -1,6 +1,6 @@
-"""Become the search for one fit frontier, tied to the life of the Snakemake that asked for it."""
+"""Write frontier.csv, prediction beside measurement."""
 
-from dtbench.launch import become_search
+from dtbench.report.frontier_rows import write_frontier
+from dtbench.script import run
 
-snakemake = globals()["snakemake"]
-become_search(snakemake.params.spec, snakemake.output.result, snakemake.params.options, snakemake.log[0])
+run(globals()["snakemake"], write_frontier)

@@ -6,13 +6,13 @@ from dtbench.report.frontier_rows import write_frontier_plan
 from dtbench.results.store import write_plan
 from dtbench.script import run
 from dtbench.study.matrix import Matrix
-from dtbench.workflow import selected
+from dtbench.workflow import Plan
 
 snakemake = globals()["snakemake"]
 
 
 def write_plans(matrix: Matrix, results: Path) -> None:
-    write_plan(matrix.runs, results, selected(matrix, results, frozenset(snakemake.params.rerun)))
+    write_plan(results, list(Plan.of(matrix, results, frozenset(snakemake.params.rerun)).missing.values()))
     if matrix.study.frontier:
         write_frontier_plan(matrix, results)
 

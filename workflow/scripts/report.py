@@ -1,4 +1,4 @@
-"""Write the report, its figures and its tables from the records that exist."""
+"""Write the report and all that belongs to it from the records that exist."""
 
 from dtbench.report.document import write_report
 from dtbench.script import run

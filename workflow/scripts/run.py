@@ -1,6 +1,8 @@
-"""Become the supervisor of one run, tied to the life of the Snakemake that asked for it."""
+"""Become the supervisor of one run, or the search for one frontier, tied to the life of the Snakemake that asked."""
 
-from dtbench.launch import become_supervisor
+from dtbench.script import become_harness
 
 snakemake = globals()["snakemake"]
-become_supervisor(snakemake.params.spec, snakemake.output.record, snakemake.log[0])
+command = {"run": "run", "search": "frontier"}[snakemake.rule]
+options = snakemake.params.get("options", ())
+become_harness(command, snakemake.params.spec, snakemake.output[0], options, snakemake.log[0])

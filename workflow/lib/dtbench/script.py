@@ -1,48 +1,28 @@
-"""What the workflow's scripts share: from Snakemake's object to a study and its folder."""
+"""What the workflow's scripts do: one library call on the study, or become the harness that trains a run."""
 
+import contextlib
 import gc
+import json
+import os
+import subprocess
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from dtbench.results.rediagnose import mend_diagnoses
 from dtbench.study.matrix import Matrix, load_matrix
 from harness.contract.errors import HarnessError
-from harness.contract.files import write_atomically
-
-STAMPS = ("tables", "document")
-"""Rules whose outputs targets of other names (`report`, `aggregate`) also write, unseen by Snakemake."""
-
-
-def stamp_of(rule: str, results: Path) -> Path:
-    """The output of a rule that says of which study and platforms its other outputs are: `Matrix.digest`."""
-    return results / "logs" / f"{rule}.stamp"
-
-
-def drop_stamps(matrix: Matrix, results: Path) -> None:
-    """Before another study's outputs are written over: without its stamp a rule makes its outputs again."""
-    for stamp in (stamp_of(rule, results) for rule in STAMPS):
-        if stamp.is_file() and stamp.read_bytes().strip() != matrix.digest.encode():
-            stamp.unlink()
+from harness.process import die_with_parent
 
 
 def run(snakemake: Any, work: Callable[[Matrix, Path], object]) -> None:
-    """Do a rule's work on its study; what goes wrong is said in one line, the traceback goes to the rule's log."""
-    # One pass over the records: nothing of what it makes is garbage before the process ends.
+    """Do a rule's work on its study. An error is told in one line; the traceback of a bug goes to the rule's log."""
+    # One pass over the records: nothing that it makes is garbage before the process ends.
     gc.disable()
     study = snakemake.params.study
     try:
-        matrix, results = load_matrix(study["path"], Path(study["root"])), Path(study["results"])
-        drop_stamps(matrix, results)
-        mend_diagnoses(matrix, results)
-        work(matrix, results)
-        # A figure that is asked for because an old report linked to it, of which there is nothing to draw any more.
-        for figure in snakemake.output.get("figures") or ():
-            Path(figure).touch()
-        if stamp := snakemake.output.get("stamp"):
-            write_atomically(Path(stamp), matrix.digest + "\n")
+        work(load_matrix(study["path"], Path(study["root"])), Path(study["results"]))
     except HarnessError as error:
         sys.exit(str(error))
     except Exception as error:
@@ -52,3 +32,46 @@ def run(snakemake: Any, work: Callable[[Matrix, Path], object]) -> None:
         except OSError as refused:
             sys.exit(f"{said}; the traceback could not be kept: {refused}")
         sys.exit(f"{said}; the traceback is in {log}")
+
+
+def become_harness(command: str, spec: Mapping[str, Any], output: str, options: Sequence[str], log: str) -> NoReturn:
+    """Replace this process by `python -m harness COMMAND SPEC FOLDER OPTIONS`, FOLDER being where `output` will lie.
+
+    What it says goes to the terminal and to `<FOLDER>.log`; `log`, the rule's, becomes a link to it: see `_link`.
+    """
+    folder = Path(output).parent
+    # SIGKILL, since a supervisor that is asked to stop would write a record. The parent is Snakemake itself: bash, from
+    # 5.1 on, replaces itself by the last command it is given.
+    die_with_parent(os.getppid())
+    words = folder.with_name(f"{folder.name}.log")
+    _link(Path(log), words)
+    _tee(words)
+    # A file without a name: nothing to clean up, and nothing inside the folder that the supervisor owns.
+    descriptor = os.memfd_create("spec.json", 0)
+    os.write(descriptor, json.dumps(spec).encode())
+    arguments = [command, f"/proc/self/fd/{descriptor}", str(folder), *options]
+    os.execv(sys.executable, [sys.executable, "-m", "harness", *arguments])
+
+
+def _link(log: Path, words: Path) -> None:
+    """Make Snakemake's log of a job a link to what the run says.
+
+    Snakemake removes a job's log before it starts the job. A second client that waits for the run, or finds it
+    finished, would delete what the run has said so far; now it deletes the link, and makes it again.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        log.symlink_to(os.path.relpath(words, log.parent))
+
+
+def _tee(log: Path) -> None:
+    """Send what this process says to the terminal and to the end of `log`.
+
+    The shell in between leaves tee without a parent: the supervisor ends every child that a run leaves behind.
+    """
+    reading, writing = os.pipe()
+    subprocess.run(["sh", "-c", 'exec 3<&0; tee -a "$0" <&3 &', log], stdin=reading, check=True)
+    os.close(reading)
+    os.dup2(writing, 1)
+    os.dup2(writing, 2)
+    os.close(writing)

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dtbench.results.store import parse_rerun, wanted
+from dtbench.results.store import is_current, missing, scan, sources, wanted
 from dtbench.study.matrix import Matrix, at
-from harness.contract.codec import digest_of_text
 from harness.contract.errors import SpecError, clip_path, nearest
 from harness.contract.outcome import OUTCOMES
 from harness.contract.spec import RunSpec
@@ -89,21 +88,41 @@ def check_writable(results: str) -> None:
         )
 
 
+def parse_rerun(value: Any) -> frozenset[str]:
+    """Outcomes that `rerun=` selects. Raises SpecError for a word that is no outcome, `failed` or `all`."""
+    if value is None or value == "":
+        return frozenset()
+    words = value if isinstance(value, list | tuple) else str(value).split(",")
+    outcomes: set[str] = set()
+    allowed = ("failed", "all", *OUTCOMES)
+    for word in words:
+        name = str(word).strip()
+        if name not in allowed:
+            raise SpecError(f"rerun={value}: found {name!r}; {nearest(name, allowed)}")
+        if name in ("failed", "all"):
+            outcomes |= OUTCOMES.keys() - ({"ok"} if name == "failed" else set())
+        else:
+            outcomes.add(name)
+    return frozenset(outcomes)
+
+
 def selected(matrix: Matrix, results: Path, rerun: frozenset[str]) -> frozenset[str]:
     """Folders of the runs that `rerun=` asks for again: by the outcomes that the report shows."""
     if not rerun:
         return frozenset()
-    # Without `rerun=`, no call needs what reads records and logs.
-    from dtbench.results.rediagnose import ended_as
+    # A call without `rerun=` needs nothing that reads records and logs.
+    from dtbench.results.runs import all_runs, load_runs
 
-    return ended_as(matrix, results, rerun)
+    runs = all_runs(load_runs(matrix, results))
+    again = frozenset(run.spec.path().rpartition("/")[0] for run in runs if run.outcome in rerun)
+    # A job that another Snakemake started reads all this again: the terminal has the line already.
+    if not again and "--mode" not in sys.argv:
+        print(_nothing_selected(rerun, Counter(run.outcome for run in runs)), file=sys.stderr)
+    return again
 
 
-def nothing_selected(matrix: Matrix, results: Path, rerun: frozenset[str]) -> str:
-    """What to say of a `rerun=` that no run answers to: what was asked for, and what there is."""
-    from dtbench.results.rediagnose import load_diagnosed
-
-    ended = Counter(run.outcome for _, runs in load_diagnosed(matrix, results) for run in runs)
+def _nothing_selected(rerun: frozenset[str], ended: Counter[str]) -> str:
+    """The message when `rerun=` matches no run: what was asked for, and what there is."""
     there = ", ".join(f"{outcome} ({number})" for outcome, number in sorted(ended.items()))
     asked = "failed" if len(rerun) == len(OUTCOMES) - 1 else "all" if len(rerun) == len(OUTCOMES) else None
     return f"rerun={asked or ','.join(sorted(rerun))} selects no run; the study's runs are: {there}"
@@ -119,22 +138,19 @@ class Plan:
     """The wanted attempts by their path below the study's folder, in the order to launch them."""
 
     specs: dict[str, RunSpec]
+    missing: dict[str, RunSpec]
+    """Those that have no record yet."""
+    reported: bool
+    """Whether the report is of the records as they are, and all its files are there."""
     _places: dict[str, int]
 
     @classmethod
     def of(cls, matrix: Matrix, results: Path, rerun: frozenset[str]) -> "Plan":
         """Look at the results tree and decide which attempt of each run is wanted."""
-        again = selected(matrix, results, rerun)
-        # A job that another Snakemake started reads all this again: the terminal has the line already.
-        if rerun and not again and "--mode" not in sys.argv:
-            print(nothing_selected(matrix, results, rerun), file=sys.stderr)
-        specs = wanted(results, matrix.runs, again)
-        return cls(specs, {path: place for place, path in enumerate(specs)})
-
-    @property
-    def digest(self) -> str:
-        """Changes with the set of wanted attempts."""
-        return digest_of_text("\n".join(sorted(self.specs)))
+        found = scan(results, matrix.runs)
+        specs = wanted(found, results, selected(matrix, results, rerun))
+        reported = is_current(results, sources(matrix, found, results))
+        return cls(specs, missing(results, specs), reported, {path: place for place, path in enumerate(specs)})
 
     def spec(self, path: str) -> dict[str, Any]:
         """The spec of an attempt, as a rule parameter."""

@@ -20,7 +20,7 @@ from harness.contract.spec import parse_spec
 from .attempt import FRONTIER, RECORD, Attempt, Ended
 from .errors import Denied, Expired, RemoteError
 from .fleet import Fleet
-from .manifest import check_platform, write_manifests
+from .manifest import check_platform
 from .settings import ExecutorSettings, check_settings
 from .telling import inert
 
@@ -53,15 +53,9 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         attempts = []
         for job in jobs:
             self.run_job_pre(job)
-            params = _params(job)
-            if "manifests" in params:
-                self._write_manifests(job, params)
-                continue
-            attempt = _attempt(job, params)
+            attempt = _attempt(job, _params(job))
             self._infos[attempt.name] = SubmittedJobInfo(job, external_jobid=attempt.name)
             attempts.append(attempt)
-        if not attempts:
-            return
         try:
             ended = self._submit(attempts, immediate)
         except RemoteError as error:
@@ -163,15 +157,6 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
             cluster = Cluster(self.settings.namespace, self.settings.context)
             self._fleet = Fleet(cluster, Bucket(self.settings.bucket), self.settings, self.logger.info)
         return self._fleet
-
-    def _write_manifests(self, job: Any, params: dict[str, Any]) -> None:
-        try:
-            specs = [parse_spec(plain) for plain in params["manifests"]]
-            written = write_manifests(specs, self.settings, Path(params["folder"]))
-        except SpecError as error:
-            raise WorkflowError(f"rule {job.name}: {error}") from None
-        self.logger.info(f"gke: {len(written)} Jobs written to {params['folder']}, none submitted")
-        self.report_job_success(SubmittedJobInfo(job))
 
     def _report(self, ended: list[Ended]) -> None:
         for end in ended:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from dtbench.results import cells as c
 from dtbench.results.cells import CellResult, number
 from dtbench.results.comparison import Results
-from dtbench.results.runs import Ended
+from dtbench.results.runs import Attempt
 from dtbench.results.stats import summarize
 from harness.contract.measured import Trial
 from harness.contract.units import GB
@@ -173,8 +173,8 @@ def machine_rows(results: Results) -> list[MachineRow]:
     return rows if measured or len(seen) > 1 else []
 
 
-def _by_machine(results: Results, platform: str) -> dict[str, list[Ended]]:
-    groups: dict[str, list[Ended]] = {}
+def _by_machine(results: Results, platform: str) -> dict[str, list[Attempt]]:
+    groups: dict[str, list[Attempt]] = {}
     for key, cell in results.cells.items():
         for run in cell.finished if key[0] == platform else ():
             if run.newest and run.machine:
@@ -182,7 +182,7 @@ def _by_machine(results: Results, platform: str) -> dict[str, list[Ended]]:
     return {name: groups[name] for name in sorted(groups, key=lambda name: (len(name), name))}
 
 
-def _machine(platform: str, machine: str, ended: list[Ended]) -> MachineRow:
+def _machine(platform: str, machine: str, ended: list[Attempt]) -> MachineRow:
     environments = [e.record.environment for e in ended if e.record.environment]
     host = environments[0].host if environments else {}
     cores, driver = number(host, "cores"), host.get("gpu_driver")
@@ -200,7 +200,7 @@ def _machine(platform: str, machine: str, ended: list[Ended]) -> MachineRow:
     )
 
 
-def _preflight(ended: list[Ended], probe: str, figure: str, factor: float) -> float | None:
+def _preflight(ended: list[Attempt], probe: str, figure: str, factor: float) -> float | None:
     """The median of one preflight figure over the runs, in the unit shown."""
     preflights = [e.record.measured.preflight for e in ended if e.record.measured]
     found = [value for plain in preflights if (value := number(plain, probe, figure)) is not None]
@@ -226,7 +226,7 @@ class Provenance:
     """Whether any run injected faults."""
 
 
-def provenance(ended: Iterable[Ended]) -> Provenance:
+def provenance(ended: Iterable[Attempt]) -> Provenance:
     """Sources, versions, devices, commits, dates and counts of all attempts."""
     records = [e.record for e in ended]
     environments = [record.environment for record in records if record.environment]

@@ -1,5 +1,6 @@
 """The report: one context of plain values, two templates, the figures. Written from records alone."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,9 +17,10 @@ from dtbench.report.tables import write_tables
 from dtbench.results.cells import CellResult, collect
 from dtbench.results.comparison import Results
 from dtbench.results.deaths import Death, find_deaths, memory_needs, survival_lines
-from dtbench.results.rediagnose import load_diagnosed
-from dtbench.results.runs import MISSING, Loaded, readable, say_problems
+from dtbench.results.runs import MISSING, Loaded, all_attempts, all_runs, load_runs
+from dtbench.results.store import INDEX, scan, sources
 from dtbench.study.matrix import Matrix
+from harness.contract.codec import encode
 from harness.contract.files import write_atomically
 from harness.diagnosis.advice import advise
 
@@ -41,13 +43,13 @@ HEADINGS = {
 
 def build(matrix: Matrix, results_folder: Path, loaded: Loaded | None = None) -> dict[str, Any]:
     """Everything the templates show, computed; `loaded` spares reading the records again."""
-    loaded = load_diagnosed(matrix, results_folder) if loaded is None else loaded
+    loaded = load_runs(matrix, results_folder) if loaded is None else loaded
     cells = collect(loaded)
     results = Results(cells, matrix.study.platforms, matrix.study.arms)
     needs = memory_needs(cells.values())
     deaths = find_deaths(cells.values(), needs)
     lines = survival_lines(cells.values(), deaths, needs)
-    origin = provenance(readable(loaded))
+    origin = provenance(all_attempts(loaded))
     chosen = choices(matrix, results)
     return {
         "name": matrix.study.name,
@@ -77,22 +79,32 @@ def build(matrix: Matrix, results_folder: Path, loaded: Loaded | None = None) ->
 
 
 def write_report(matrix: Matrix, results_folder: Path) -> Path:
-    """Write the report, its figures and the tables it links to; give back the Markdown's path."""
-    loaded = load_diagnosed(matrix, results_folder)
-    say_problems(loaded)
+    """Write the report, its figures, its tables and its index from the records there are; returns the Markdown's path.
+
+    A record that changes meanwhile makes this report stale, since what it was made from is noted before it is read.
+    """
+    made_from = sources(matrix, scan(results_folder, matrix.runs), results_folder)
+    loaded = load_runs(matrix, results_folder)
+    for problem in (run.problem for run in all_runs(loaded) if run.problem):
+        print(problem)
     say_unusable_frontiers(matrix, results_folder)
-    write_tables(matrix, results_folder, loaded)
     context = build(matrix, results_folder, loaded)
     figures = draw(context)
-    for old in (results_folder / "figures").glob("*.svg"):
-        if old.stem not in figures:
-            old.unlink()
-    for name, svg in figures.items():
-        write_atomically(results_folder / "figures" / f"{name}.svg", svg)
-    write_atomically(results_folder / "report.html", render("report.html.j2", context | {"figures": figures}))
-    report = results_folder / "report.md"
-    write_atomically(report, render("report.md.j2", context | {"figures": figures}))
-    return report
+    context |= {"figures": figures}
+    texts = {f"figures/{name}.svg": svg for name, svg in figures.items()}
+    texts |= {"report.html": render("report.html.j2", context), "report.md": render("report.md.j2", context)}
+    for stale in set((results_folder / "figures").glob("*.svg")) - {results_folder / name for name in texts}:
+        stale.unlink(missing_ok=True)
+    for name, text in texts.items():
+        write_atomically(results_folder / name, text)
+    tables = write_tables(matrix, results_folder, loaded)
+    index = {
+        "sources": made_from,
+        "files": sorted([*texts, *tables]),
+        "attempts": {a.path: encode(a.diagnosis) for a in all_attempts(loaded) if a.diagnosis.outcome != "ok"},
+    }
+    write_atomically(results_folder / INDEX, json.dumps(index, indent=1, sort_keys=True) + "\n")
+    return results_folder / "report.md"
 
 
 def _facts(matrix: Matrix) -> str:

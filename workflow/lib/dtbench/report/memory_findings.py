@@ -7,7 +7,7 @@ from dtbench.report.sentences import Finding, code, costless, listed, peak_gb, s
 from dtbench.results.cells import step_time_s
 from dtbench.results.comparison import OFFLOADING, ON_DEVICE, Results, comparable
 from dtbench.results.deaths import SurvivalLine
-from dtbench.results.runs import MISSING, Ended
+from dtbench.results.runs import MISSING, Attempt
 from dtbench.results.stats import Ratio
 from harness.contract.units import GB
 from harness.diagnosis.memory import read_shortage
@@ -164,7 +164,7 @@ def does_not_fit(results: Results) -> Iterable[Finding]:
         )
 
 
-def _might_fit(ended: Ended) -> bool:
+def _might_fit(ended: Attempt) -> bool:
     """Whether today's rule would have tried a remedy that the attempt did without."""
     texts = [evidence.text for evidence in ended.diagnosis.evidence]
     return len(ended.record.tries) == 1 and any(read_shortage(text).in_pieces for text in texts)

@@ -7,8 +7,7 @@ from typing import Any
 
 from dtbench.results import cells as c
 from dtbench.results.cells import CellResult
-from dtbench.results.rediagnose import load_diagnosed
-from dtbench.results.runs import Loaded, Run
+from dtbench.results.runs import Loaded, Run, load_runs
 from dtbench.study.matrix import Matrix
 from harness.contract.record import Record
 
@@ -35,7 +34,7 @@ def run_row(run: Run, departs: str) -> dict[str, Any]:
         "arm": identity.arm,
         "repeat": identity.repeat,
         "departs": departs,
-        "attempts": len(run.ended),
+        "attempts": len(run.attempts),
         "tries": run.tries,
         "outcome": run.outcome,
         "remedy": newest.record.tries[-1].remedy if newest and newest.record.tries else None,
@@ -56,7 +55,7 @@ def cell_row(result: CellResult) -> dict[str, Any]:
         "outcomes": json.dumps(dict(sorted(result.outcomes.items()))),
         "runs": len(result.runs),
         "finished": len(result.finished),
-        "attempts": sum(len(run.ended) for run in result.runs),
+        "attempts": sum(len(run.attempts) for run in result.runs),
         "tries": sum(run.tries for run in result.runs),
         "departs": result.cell.peculiar,
         "remedied": result.dagger,
@@ -72,12 +71,13 @@ def cell_row(result: CellResult) -> dict[str, Any]:
     return row
 
 
-def write_tables(matrix: Matrix, results: Path, loaded: Loaded | None = None) -> None:
-    """Write runs.csv and cells.csv from the records that exist; `loaded` spares reading them again."""
-    loaded = load_diagnosed(matrix, results) if loaded is None else loaded
+def write_tables(matrix: Matrix, results: Path, loaded: Loaded | None = None) -> list[str]:
+    """Write runs.csv and cells.csv from the records that exist; `loaded` spares reading them. Returns the names."""
+    loaded = load_runs(matrix, results) if loaded is None else loaded
     runs = [run_row(run, cell.peculiar) for cell, cell_runs in loaded for run in cell_runs]
     write_csv(runs, results / "runs.csv")
     write_csv([cell_row(result) for result in c.collect(loaded).values()], results / "cells.csv")
+    return ["runs.csv", "cells.csv"]
 
 
 def write_csv(rows: Iterable[dict[str, Any]], path: Path) -> None:

@@ -243,5 +243,5 @@ def cell_cost(result: CellResult, price: Price | None) -> float | None:
 
 def platform_hours(results: list[CellResult]) -> float:
     """Hours the platform was held by the supervisors of these cells, failed attempts included."""
-    seconds = (e.record.wall_s or 0.0 for r in results for run in r.runs for e in run.ended)
+    seconds = (e.record.wall_s or 0.0 for r in results for run in r.runs for e in run.attempts)
     return sum(seconds) / SECONDS_PER_HOUR

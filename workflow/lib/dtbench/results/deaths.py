@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from dtbench.results.cells import CellResult, held_bytes
-from dtbench.results.runs import Ended
+from dtbench.results.runs import Attempt
 from dtbench.results.stats import rank_correlation
 from harness.contract.diagnosis import Diagnosis, Evidence
 from harness.contract.outcome import OUTCOMES
@@ -35,7 +35,7 @@ class Death:
     steps: int | None
     """Steps that any rank had begun when it died."""
     exits: str
-    """How the ranks ended, in short."""
+    """How the ranks attempt, in short."""
     cured_by: str | None
     """Remedy with which the next try finished."""
 
@@ -104,22 +104,22 @@ def find_deaths(results: Iterable[CellResult], needs: dict[tuple[str, str, str],
     found = []
     for result in results:
         for run in result.runs:
-            for ended in run.ended:
-                for index, one in enumerate(ended.record.tries):
-                    diagnosis = _todays(ended, index)
+            for attempt in run.attempts:
+                for index, one in enumerate(attempt.record.tries):
+                    diagnosis = _todays(attempt, index)
                     if diagnosis.outcome != "ok":
-                        found.append(_death(result, ended, one, diagnosis, index, needs.get(result.key)))
+                        found.append(_death(result, attempt, one, diagnosis, index, needs.get(result.key)))
     return found
 
 
-def _todays(ended: Ended, index: int) -> Diagnosis:
+def _todays(attempt: Attempt, index: int) -> Diagnosis:
     """Diagnosis of one try: today's rules diagnose the attempt, which ended as its last try did."""
-    last = index == len(ended.record.tries) - 1
-    return ended.diagnosis if last else ended.record.tries[index].diagnosis
+    last = index == len(attempt.record.tries) - 1
+    return attempt.diagnosis if last else attempt.record.tries[index].diagnosis
 
 
-def _death(result: CellResult, ended: Ended, one: Try, diagnosis: Diagnosis, index: int, need: float | None) -> Death:
-    record = ended.record
+def _death(result: CellResult, attempt: Attempt, one: Try, diagnosis: Diagnosis, index: int, need: float | None) -> Death:
+    record = attempt.record
     counts = record.published.get("collectives_before_death")
     count = counts[index] if isinstance(counts, list) and index < len(counts) else None
     later = record.tries[index + 1 :]

@@ -1,38 +1,38 @@
-"""A study's results as they lie on disk: every run with its newest record, today's diagnosis and its parity."""
+"""A study's results as they lie on disk: every run with its attempts, today's diagnosis of each, and its parity."""
 
 import dataclasses
-import hashlib
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from dtbench.results.machines import machines
-from dtbench.study.matrix import Cell, Matrix, at
 from dtbench.results.parity import Parity, judge, references
-from dtbench.results.store import attempts, run_folder
-from harness.contract.codec import decode, read_json
+from dtbench.results.store import scan
+from dtbench.study.matrix import Cell, Matrix, at
+from harness.contract.codec import read_json
 from harness.contract.diagnosis import Diagnosis
 from harness.contract.errors import SpecError
 from harness.contract.parity import Trace, same_training
 from harness.contract.record import Record, read_record
 from harness.contract.spec import RunSpec
+from harness.diagnosis import diagnose_folder
 
 MISSING = "missing"
 """Outcome of a run without a record: not yet launched, or still going."""
+SUPERVISORS_OWN = frozenset({"preemption", "user_cancelled", "deadline", "parity_mismatch", "upload_failed"})
+"""Outcomes that the supervisor knows first-hand: no log can know better."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ended:
+class Attempt:
     """One attempt with its record."""
 
     path: str
     """Folder below the study's results."""
     record: Record
     diagnosis: Diagnosis
-    """By the rules of today when its logs were read again, else the record's own."""
-    reread: bool = False
-    """Whether its logs were read again."""
+    """By today's rules if it failed and left logs, else the record's own."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,18 +40,18 @@ class Run:
     """One repeat of a cell, as it stands."""
 
     spec: RunSpec
-    ended: tuple[Ended, ...]
-    """Its attempts, oldest first."""
+    attempts: tuple[Attempt, ...]
+    """Those whose record can be read, oldest first."""
     problem: str | None = None
     """Why the newest record cannot be read."""
     parity: Parity | None = None
     machine: str | None = None
-    """On which machine the attempt that counts was measured: `m1`, `m2`, ...; None when that is not known."""
+    """The machine that measured the attempt that counts: `m1`, `m2`, ...; None when unknown."""
 
     @property
-    def newest(self) -> Ended | None:
+    def newest(self) -> Attempt | None:
         """The attempt that counts."""
-        return self.ended[-1] if self.ended and self.problem is None else None
+        return self.attempts[-1] if self.attempts and self.problem is None else None
 
     @property
     def outcome(self) -> str:
@@ -90,20 +90,7 @@ class Run:
     @property
     def tries(self) -> int:
         """Training process groups launched for it, over all attempts."""
-        return sum(len(e.record.tries) for e in self.ended)
-
-
-DIAGNOSES = "diagnoses.json"
-"""Beside the records: attempt folder -> `Reread`, of every failed attempt whose logs are there."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Reread:
-    """A diagnosis by today's rules, of one very record: an attempt made again is another one in the same folder."""
-
-    record: str
-    """sha256 of the record's file."""
-    diagnosis: Diagnosis
+        return sum(len(attempt.record.tries) for attempt in self.attempts)
 
 
 Loaded = list[tuple[Cell, list[Run]]]
@@ -111,42 +98,65 @@ Loaded = list[tuple[Cell, list[Run]]]
 
 
 def load_runs(matrix: Matrix, results: Path) -> Loaded:
-    """Every cell of the study with its runs. Unreadable records are kept as problems, never skipped."""
-    try:
-        diagnoses = read_diagnoses(results / DIAGNOSES)
-    except SpecError:  # said, and put right, by `rediagnose.mend_diagnoses`
-        diagnoses = {}
+    """Every cell of the study with its runs, judged by today's rules. An unreadable record becomes `Run.problem`."""
     by_cell: dict[tuple[str, str, str], list[Run]] = {}
-    for spec in sorted(matrix.runs, key=lambda s: s.identity.repeat):
+    found = scan(results, sorted(matrix.runs, key=lambda spec: spec.identity.repeat))
+    for folder, (spec, recorded) in found.items():
         key = (spec.platform.name, spec.identity.config, spec.identity.arm)
-        by_cell.setdefault(key, []).append(_load_run(spec, results, diagnoses))
-    known = references(e.record for runs in by_cell.values() for run in runs for e in run.ended)
+        by_cell.setdefault(key, []).append(_load_run(spec, results, [f"{folder}/a{number}" for number in recorded]))
+    known = references(attempt.record for runs in by_cell.values() for run in runs for attempt in run.attempts)
     newest = [run.newest for runs in by_cell.values() for run in runs]
-    places = machines({ended.path: ended.record for ended in newest if ended})
+    places = machines({attempt.path: attempt.record for attempt in newest if attempt})
     return [
         (cell, [_placed(run, known, places) for run in by_cell.get((cell.platform, cell.config, cell.arm), [])])
         for cell in matrix.cells
     ]
 
 
-def _load_run(spec: RunSpec, results: Path, diagnoses: dict[str, Reread]) -> Run:
-    ended, problem = [], None
-    for attempt in attempts(run_folder(results, spec)):
-        path = str(attempt.record.parent.relative_to(results))
+def _load_run(spec: RunSpec, results: Path, paths: list[str]) -> Run:
+    attempts, problem = [], None
+    for path in paths:
+        file = results / path / "record.json"
         try:
-            record = read_record(attempt.record)
+            record = read_record(file)
         except SpecError as error:
-            problem = str(error).replace(str(attempt.record), f"{path}/record.json")
+            problem = str(error).replace(str(file), f"{path}/record.json")
             continue
         problem = None
         if record.spec != at(spec, attempt=record.spec.identity.attempt):
             problem = f"{path}/record.json: holds the record of another run; move it away and run again"
             continue
-        told = diagnoses.get(path)
-        reread = told is not None and told.record == record_digest(attempt.record)
-        diagnosis = told.diagnosis if told and reread else record.diagnosis
-        ended.append(Ended(path=path, record=record, diagnosis=diagnosis, reread=reread))
-    return Run(spec=spec, ended=tuple(ended), problem=problem)
+        attempts.append(Attempt(path=path, record=record, diagnosis=_todays_diagnosis(results / path, record)))
+    return Run(spec=spec, attempts=tuple(attempts), problem=problem)
+
+
+def _todays_diagnosis(folder: Path, record: Record) -> Diagnosis:
+    """Read the logs of a failed attempt again; the record's own diagnosis stays where they say nothing."""
+    if record.outcome == "ok" or record.outcome in SUPERVISORS_OWN or not record.tries:
+        return record.diagnosis
+    last = record.tries[-1]
+    logs = folder / f"try-{last.index}"
+    if not any(logs.glob("*.log*")):
+        return record.diagnosis
+    pod = _pod_facts(folder / "k8s.json")
+    diagnosis = diagnose_folder(
+        logs,
+        exits=last.exits,
+        launcher_exit_code=last.launcher_exit_code,
+        completed=False,
+        pod=pod.get("pod"),
+        events=pod.get("events"),
+    )
+    # What the supervisor saw live (a stall, a stack) is not in the files, so an inconclusive reading changes nothing.
+    return record.diagnosis if diagnosis.outcome in ("unknown", "ok") else diagnosis
+
+
+def _pod_facts(path: Path) -> dict[str, Any]:
+    try:
+        plain = read_json(path)
+    except SpecError:
+        return {}
+    return plain if isinstance(plain, dict) else {}
 
 
 def _placed(run: Run, known: dict[str, Trace], places: dict[str, str]) -> Run:
@@ -163,42 +173,11 @@ def _placed(run: Run, known: dict[str, Trace], places: dict[str, str]) -> Run:
     return dataclasses.replace(run, parity=judge(run.spec, newest.record.measured, reference))
 
 
-def with_diagnoses(loaded: Loaded, found: dict[str, Diagnosis]) -> Loaded:
-    """The same runs with other diagnoses for some of their attempts."""
-
-    def again(run: Run) -> Run:
-        ended = (
-            dataclasses.replace(e, diagnosis=found[e.path], reread=True) if e.path in found else e for e in run.ended
-        )
-        return dataclasses.replace(run, ended=tuple(ended))
-
-    return [(cell, [again(run) for run in runs]) for cell, runs in loaded] if found else loaded
+def all_runs(loaded: Loaded) -> list[Run]:
+    """Every run of the study, in the order of its cells."""
+    return [run for _, runs in loaded for run in runs]
 
 
-def read_diagnoses(path: Path) -> dict[str, Reread]:
-    """Attempt folder -> diagnosis by today's rules; empty before the first `diagnose`. Raises SpecError naming it."""
-    if not path.is_file():
-        return {}
-    plain = read_json(path)
-    try:
-        if not isinstance(plain, dict):
-            raise SpecError(f"found a {type(plain).__name__} at the top, expected a mapping")
-        return {folder: decode(Reread, found, folder) for folder, found in plain.items()}
-    except SpecError as error:
-        raise SpecError(f"{path}: {error}") from None
-
-
-def say_problems(loaded: Loaded) -> None:
-    """Name every record that cannot be read, one line each, to whoever waits for the report."""
-    for problem in (run.problem for _, runs in loaded for run in runs if run.problem):
-        print(problem)
-
-
-def record_digest(path: Path) -> str:
-    """sha256 of a record's file."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def readable(cells: Iterable[tuple[Cell, list[Run]]]) -> list[Ended]:
+def all_attempts(loaded: Loaded) -> list[Attempt]:
     """Every readable attempt of the study."""
-    return [ended for _, runs in cells for run in runs for ended in run.ended]
+    return [attempt for run in all_runs(loaded) for attempt in run.attempts]

@@ -1,52 +1,69 @@
-"""The results tree: which attempts there are, and which attempt of each run is wanted."""
+"""The results tree: which attempts left a record, which attempt of each run is wanted, what the report was made from."""
 
 import json
 import os
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
+from dtbench.study.matrix import Matrix, at
+from harness.contract.codec import digest
 from harness.contract.files import write_atomically
-from dtbench.study.matrix import at
-from harness.contract.errors import SpecError, nearest
-from harness.contract.outcome import OUTCOMES
 from harness.contract.spec import RunSpec
 
 INTERRUPTED = frozenset({"user_cancelled"})
-"""Outcomes that say nothing about the config: the same command again simply launches the next attempt."""
+"""Outcomes that say nothing about the config: the same command again launches the next attempt."""
+INDEX = "diagnoses.json"
+"""Written last with every report: `sources` (what it was made from), `files` (what belongs to it) and `attempts` (today's
+diagnosis of every failed attempt). Without a readable index the report is made again."""
 
 _ATTEMPT = re.compile(r"a[1-9][0-9]*")
 
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """One attempt on disk."""
-
-    number: int
-    record: Path
+Recorded = dict[int, tuple[int, int]]
+"""Number -> (size in bytes, last change in ns) of the record of each attempt that left one, oldest first."""
+Found = dict[str, tuple[RunSpec, Recorded]]
+"""Folder of a run below the study's results -> its spec as the study has it, and its recorded attempts."""
 
 
-def attempts(folder: Path) -> list[Attempt]:
-    """The attempts below a run's folder that left a record, oldest first."""
-    return [Attempt(number, folder / f"a{number}" / "record.json") for number in _numbers(str(folder))]
+def scan(results: Path, runs: Iterable[RunSpec]) -> Found:
+    """Look for the records of each run, in the order to launch the runs."""
+    folders = ((spec.path().rpartition("/")[0], spec) for spec in runs)
+    return {folder: (spec, _recorded(f"{results}/{folder}")) for folder, spec in folders}
 
 
-def _numbers(folder: str) -> list[int]:
-    # Text and no paths: asked for every run of a study on every call.
+def _recorded(folder: str) -> Recorded:
+    # Text instead of paths: every call asks this of every run of the study.
     try:
         names = os.listdir(folder)  # noqa: PTH208
     except (FileNotFoundError, NotADirectoryError):
-        return []
-    found = (int(name[1:]) for name in names if _ATTEMPT.fullmatch(name))
-    return sorted(number for number in found if os.path.isfile(f"{folder}/a{number}/record.json"))  # noqa: PTH113
+        return {}
+    found = {}
+    for number in sorted(int(name[1:]) for name in names if _ATTEMPT.fullmatch(name)):
+        record = f"{folder}/a{number}/record.json"
+        if os.path.isfile(record):  # noqa: PTH113
+            state = os.stat(record)  # noqa: PTH116
+            found[number] = state.st_size, state.st_mtime_ns
+    return found
 
 
-def interrupted(record: Path) -> bool:
+def wanted(found: Found, results: Path, again: frozenset[str] = frozenset()) -> dict[str, RunSpec]:
+    """Folder below `results` -> spec of each run's attempt that should exist.
+
+    That is its last attempt, or the first, or the next one if that was interrupted or the run's folder is in `again`.
+    """
+    plan = {}
+    for run, (spec, recorded) in found.items():
+        number = max(recorded, default=1)
+        if recorded and (run in again or _interrupted(f"{results}/{run}/a{number}/record.json")):
+            number += 1
+        plan[f"{run}/a{number}"] = spec if number == spec.identity.attempt else at(spec, attempt=number)
+    return plan
+
+
+def _interrupted(record: str) -> bool:
     """Whether a record's outcome is one of INTERRUPTED; one in which none of the words occurs is not parsed."""
     try:
-        text = record.read_bytes()
+        text = Path(record).read_bytes()
         if not any(f'"{outcome}"'.encode() in text for outcome in INTERRUPTED):
             return False
         plain = json.loads(text)
@@ -55,81 +72,30 @@ def interrupted(record: Path) -> bool:
     return isinstance(plain, dict) and plain.get("outcome") in INTERRUPTED
 
 
-def parse_rerun(value: Any) -> frozenset[str]:
-    """Outcomes that `rerun=` selects. Raises SpecError for a word that is no outcome, `failed` or `all`."""
-    if value is None or value == "":
-        return frozenset()
-    words = value if isinstance(value, list | tuple) else str(value).split(",")
-    selected: set[str] = set()
-    allowed = ("failed", "all", *OUTCOMES)
-    for word in words:
-        name = str(word).strip()
-        if name not in allowed:
-            raise SpecError(f"rerun={value}: found {name!r}; {nearest(name, allowed)}")
-        if name in ("failed", "all"):
-            selected |= OUTCOMES.keys() - ({"ok"} if name == "failed" else set())
-        else:
-            selected.add(name)
-    return frozenset(selected)
-
-
-def run_folder(results: Path, spec: RunSpec) -> Path:
-    """The folder of all attempts of a run."""
-    return (results / spec.path()).parent
-
-
-def wanted(results: Path, runs: Iterable[RunSpec], again: frozenset[str] = frozenset()) -> dict[str, RunSpec]:
-    """Folder below `results` -> spec of each run's attempt that should exist.
-
-    That is its last attempt, or the first, or the next one if that was interrupted or the run's folder is in `again`.
-    """
-    plan = {}
-    for spec in runs:
-        run = spec.path().rpartition("/")[0]
-        numbers = _numbers(f"{results}/{run}")
-        number = numbers[-1] if numbers else 1
-        if numbers and (run in again or interrupted(results / run / f"a{number}" / "record.json")):
-            number += 1
-        plan[f"{run}/a{number}"] = spec if number == spec.identity.attempt else at(spec, attempt=number)
-    return plan
-
-
-def absent(records: Iterable[str]) -> list[str]:
-    """The records that are not there."""
-    return [record for record in records if not os.path.isfile(record)]  # noqa: PTH113
-
-
-def lost_figures(report: str) -> list[str]:
-    """The figures that a report links to and that are not there; none without a report."""
-    folder = os.path.dirname(report)  # noqa: PTH120
-    try:
-        with open(report, encoding="utf-8") as file:
-            names = dict.fromkeys(re.findall(r"\]\((figures/\w+\.svg)\)", file.read()))
-    except (OSError, ValueError):
-        return []
-    return absent(f"{folder}/{name}" for name in names)
-
-
-def newer(records: Iterable[str], output: str) -> list[str]:
-    """The records that are not there or were written since `output` was; all of them without it."""
-    made_s = _written_s(output)
-    return [record for record in records if _written_s(record, float("inf")) > made_s]
-
-
-def _written_s(path: str, absent_s: float = float("-inf")) -> float:
-    try:
-        return os.stat(path).st_mtime  # noqa: PTH116
-    except OSError:
-        return absent_s
-
-
-def missing(results: Path, plan: dict[str, RunSpec]) -> list[RunSpec]:
+def missing(results: Path, plan: dict[str, RunSpec]) -> dict[str, RunSpec]:
     """The wanted attempts that have no record yet."""
-    return [spec for path, spec in plan.items() if not os.path.isfile(f"{results}/{path}/record.json")]  # noqa: PTH113
+    return {path: spec for path, spec in plan.items() if not os.path.isfile(f"{results}/{path}/record.json")}  # noqa: PTH113
 
 
-def write_plan(runs: Iterable[RunSpec], results: Path, again: frozenset[str] = frozenset()) -> None:
+def write_plan(results: Path, specs: Sequence[RunSpec]) -> None:
     """Write plan.json: the missing runs in the order to launch them."""
-    specs = [spec.to_json() for spec in missing(results, wanted(results, runs, again))]
-    write_atomically(results / "plan.json", json.dumps({"specs": specs}, indent=1) + "\n")
+    plain = {"specs": [spec.to_json() for spec in specs]}
+    write_atomically(results / "plan.json", json.dumps(plain, indent=1) + "\n")
     print(f"{len(specs)} missing runs: {results / 'plan.json'}")
+
+
+def sources(matrix: Matrix, found: Found, results: Path) -> str:
+    """Digest of what a report is made from: study, platforms, and size and time of every record and frontier."""
+    records = {run: list(recorded.items()) for run, (_, recorded) in found.items()}
+    frontiers = {str(path): path.stat().st_mtime_ns for path in sorted(results.glob("frontier/*/*/*/*/frontier.json"))}
+    return digest([matrix.digest, records, frontiers])
+
+
+def is_current(results: Path, made_from: str) -> bool:
+    """Whether the report was made from these `sources` and all its files are there."""
+    try:
+        index = json.loads((results / INDEX).read_bytes())
+        files = [f"{results}/{name}" for name in index["files"]] if index["sources"] == made_from else []
+    except (OSError, ValueError, RecursionError, KeyError, TypeError):
+        return False
+    return bool(files) and all(os.path.isfile(file) for file in files)  # noqa: PTH113
