@@ -19,11 +19,20 @@ include: "workflow/rules/frontier.smk"
 
 if MISSING or not PLAN.reported:
 
-    # The same after the missing runs.
-    use rule report as all with:
+    # The missing runs, then the report of all of them.
+    rule all:
         default_target: True
         input:
             MISSING,
+        log:
+            f"{RESULTS}/logs/all.log",
+        localrule: True
+        conda:
+            "workflow/envs/dtbench.yaml"
+        params:
+            study=STUDY,
+        script:
+            "workflow/scripts/report.py"
 
 else:
 

@@ -15,7 +15,7 @@ DROPPED = {
 """Dropped noun -> pattern; `ladder`, `rung` and `probe` replace the first three. Text in brackets stays allowed."""
 KINDS = {".py", ".smk", ".md", ".yaml", ".j2", ".json"}
 TOPS = ("harness", "workflow", "docs", "config", "profiles", "Snakefile", "README.md", "CONTRIBUTING.md")
-ALLOWED = {("bracket", "harness/diagnosis/reading/text.py"), ("climb", "workflow/rules/frontier.smk")}
+ALLOWED = {("bracket", "harness/diagnosis/reading/text.py")}
 """The log line's prefix in brackets is one; the rule still has its old name."""
 
 

@@ -15,11 +15,11 @@ snakemake = globals()["snakemake"]
 
 
 def manifests(matrix: Matrix, results: Path) -> None:
+    if not snakemake.params.gke:
+        raise SpecError("manifests: found another executor; expected snakemake --profile gke manifests")
+    settings = ExecutorSettings(**snakemake.params.gke)
     try:
-        settings = ExecutorSettings(**snakemake.params.gke)
         check_settings(settings)
-    except TypeError:
-        raise SpecError("manifests: found another executor; expected snakemake --profile gke manifests") from None
     except WorkflowError as error:
         raise SpecError(str(error)) from None
     missing = Plan.of(matrix, results, frozenset(snakemake.params.rerun)).missing
