@@ -59,3 +59,14 @@ def test_quoted_energy_holds(config: str) -> None:
     energies_j = [m.energy_j for m in measured if m and m.energy_j]
     assert len(energies_j) == 3
     assert f"{statistics.median(energies_j):,.0f} J" in PERFORMANCE
+
+
+def test_quoted_gate_figures_hold() -> None:
+    finished = [run for cell in results("gate-x1").cells.values() for run in cell.finished]
+    measured = [run.newest.record.measured for run in finished if run.newest]
+    losses = [m.loss for m in measured if m]
+    norms = [m.grad_norm[0] for m in measured if m]
+    assert len(losses) == 4
+    assert {f"{loss[0]:.4f}" for loss in losses} == {"12.3343"}
+    assert f"end 40 steps later at {min(x[-1] for x in losses):.2f} to {max(x[-1] for x in losses):.2f}" in PERFORMANCE
+    assert f"gradient norm ({min(norms):.3f} to {max(norms):.3f})" in PERFORMANCE  # type: ignore[type-var]
