@@ -91,7 +91,7 @@ class NamedModel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A Hugging Face causal LM by name: what a study may say about its model."""
 
     name: str
-    """`config/models/<name>.json`."""
+    """Name in tables: `config/models/<name>.json`, or a model of the user's."""
     weights: Literal["random", "pretrained"] = "random"
     """`random`: seeded on the device, no download."""
     pretrained: str | None = None

@@ -1,7 +1,10 @@
 """One model family without the rest of transformers, which is there as soon as somebody asks for it."""
 
+import ast
 import subprocess
 import sys
+
+from dtbench.study.models import NO_SDPA
 
 from tests.engines.conftest import ROOT
 
@@ -31,3 +34,14 @@ def test_one_model_family_comes_without_the_rest() -> None:
     assert second.startswith("True True 5."), "all of transformers must come on request"
     assert third == "LlamaForCausalLM None"
     assert fourth == "True True True", "transformers changed: measure harness/engines/imports.py again"
+
+
+def test_families_refused_with_sdpa_have_none() -> None:
+    program = (
+        "from harness.engines.imports import import_causal_lm\n"
+        f"print({{kind: import_causal_lm(kind)[1]._supports_sdpa for kind in {sorted(NO_SDPA)}}})"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = ast.literal_eval(done.stdout.splitlines()[-1])
+    assert found == dict.fromkeys(NO_SDPA, False), "transformers changed: correct NO_SDPA"

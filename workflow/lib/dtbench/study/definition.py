@@ -12,11 +12,21 @@ from harness.contract.frontier import search_bounds
 from harness.contract.spec import AdamW, Arm, Data, Fault, NamedModel, Optimizer, Protocol
 from harness.contract.variables import check_variables, refuse_secrets
 
+
+class ModelChoice(NamedModel, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The model: a name of `config/models/`, or a Hugging Face config from anywhere."""
+
+    name: str | None = None  # type: ignore[assignment]
+    """`config/models/<name>.json`; null: `qwen2.5-3b`. With `config`: name in tables; null: the folder's or file's."""
+    config: str | None = None
+    """A Hugging Face config.json or its folder, relative to the study, then to the working directory."""
+
+
 SECTIONS: dict[str, type[Struct]] = {
     "data": Data,
     "optimizer": Optimizer,
     "protocol": Protocol,
-    "model": NamedModel,
+    "model": ModelChoice,
     "numerics": Numerics,
 }
 """Section of the run spec -> its type; an override names some of its keys."""
@@ -120,13 +130,6 @@ class FrontierChoice(Cells, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         search_bounds(self.over, self.limit, self.resolution, self.rungs, self.processes)
 
 
-class ModelChoice(NamedModel, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The model, by the name of a Hugging Face config file in `config/models/`."""
-
-    name: str = "qwen2.5-3b"
-    """`config/models/<name>.json`."""
-
-
 class DataChoice(Data, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Seeded token ids; the starting point's shape by default."""
 
@@ -166,7 +169,7 @@ class Study(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     description: str = ""
     """What the study asks, one paragraph for the report."""
     platforms: Names
-    """Platforms by their name in `config/platforms.yaml`; at least one."""
+    """Platforms by their name in `config/platforms.yaml`, or one's own as mappings with a `name`; at least one."""
     configs: Annotated[tuple[ConfigChoice, ...], Meta(min_length=1)] = tuple(ConfigChoice(name=c) for c in CONFIGS)
     """Configs by name, or variants `{name, base, override}`; the order of the tables."""
     arms: Annotated[tuple[Arm, ...], Meta(min_length=1)] = ("defaults", "matched")

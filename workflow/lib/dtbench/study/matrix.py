@@ -10,9 +10,10 @@ from msgspec import Struct, structs
 
 from dtbench.study.definition import SECTIONS, ConfigChoice, Exclusion, Override, Study, parse_study
 from dtbench.study.files import find_named, is_file, is_folder, read_mapping
+from dtbench.study.models import check_models, load_model
 from dtbench.study.names import check_names, trials_of
-from dtbench.study.platforms import PlatformEntry, load_platforms
-from harness.contract.codec import digest, encode, read_json
+from dtbench.study.platforms import PlatformEntry, load_platforms, own_platforms
+from harness.contract.codec import digest, encode
 from harness.contract.engines import CONFIGS, ENGINES, parse_settings, resolve_settings
 from harness.contract.errors import SpecError, clip_path, nearest
 from harness.contract.spec import (
@@ -96,9 +97,12 @@ def load_matrix(name: str, root: Path) -> Matrix:
     platforms = load_platforms(root / "config" / f"{PLATFORMS}.yaml")
     plain = read_mapping(path)
     try:
+        plain, own = own_platforms(plain, platforms)
+        platforms |= own
         study = parse_study(plain, path.stem.lower())
         check_names(study, platforms)
-        cells = tuple(_cells(study, platforms, root))
+        cells = tuple(_cells(study, platforms, root, path.parent))
+        check_models(cell.spec.model for cell in cells if cell.spec)
         _check_exclusions(study, cells)
         for other in study.beside:
             find_named("beside", other, root / "config", ".yaml", skip=PLATFORMS)
@@ -129,17 +133,17 @@ def _check_exclusions(study: Study, cells: tuple[Cell, ...]) -> None:
             raise SpecError(f"exclude[{index}]: matches no cell that is not excluded already; remove it")
 
 
-def _cells(study: Study, platforms: dict[str, PlatformEntry], root: Path) -> Iterator[Cell]:
-    shared = _shared_sections(study, root)
+def _cells(study: Study, platforms: dict[str, PlatformEntry], root: Path, folder: Path) -> Iterator[Cell]:
+    shared = _shared_sections(study, root, folder)
     for platform in study.platforms:
         for index, choice in enumerate(study.configs):
             for arm in study.arms:
                 exclusion = next((e for e in study.exclude if e.match(platform, choice.name, arm)), None)
                 usual = shared | _own_sections(study, platforms[platform], choice, arm, shared)
-                found = _override(usual, choice.override, f"configs[{index}].override", root)
+                found = _override(usual, choice.override, f"configs[{index}].override", root, folder)
                 for number, override in enumerate(study.overrides):
                     if override.match(platform, choice.name, arm):
-                        found = _override(found, override.set, f"overrides[{number}].set", root)
+                        found = _override(found, override.set, f"overrides[{number}].set", root, folder)
                 departs = _departures(usual, found)
                 if arm != "defaults" and study.gradients == "float32" and not departs["numerics"]:
                     found, word = _float32_gradients(found)
@@ -166,10 +170,12 @@ def _float32_gradients(sections: dict[str, Any]) -> tuple[dict[str, Any], tuple[
     return sections, (f"gradients: arm promises float32, engine keeps {numerics.accumulate}",)
 
 
-def _shared_sections(study: Study, root: Path) -> dict[str, Any]:
+def _shared_sections(study: Study, root: Path, folder: Path) -> dict[str, Any]:
     """The sections of the spec that are alike in every cell, before overrides."""
     return {
-        "model": _section(Model, study.model, config=_model_config(study.model.name, root)),
+        "model": _section(
+            Model, study.model, **load_model(study.model.name, study.model.config, root, folder, "model")
+        ),
         "data": _section(Data, study.data),
         "protocol": _section(Protocol, study.protocol, remedies="on" if study.remedies else "off"),
     }
@@ -213,21 +219,14 @@ def _section(kind: type[T], chosen: Struct, **given: Any) -> T:
         raise SpecError(f"{kind.__name__.lower()}.{error}") from None
 
 
-def _model_config(name: str, root: Path) -> dict[str, Any]:
-    path = find_named("model", name, root / "config" / "models", ".json")
-    config = read_json(path)
-    if not isinstance(config, dict) or "model_type" not in config:
-        raise SpecError(f"model.name: {path} holds no model_type; expected a Hugging Face config")
-    return config
-
-
-def _override(sections: dict[str, Any], override: Override, key: str, root: Path) -> dict[str, Any]:
+def _override(sections: dict[str, Any], override: Override, key: str, root: Path, folder: Path) -> dict[str, Any]:
     """The sections with an override laid over them. Raises SpecError naming a value that does not go with the rest."""
     found = dict(sections)
     for section in SECTIONS:
         changes = getattr(override, section)
-        if section == "model" and "name" in changes:
-            changes = changes | {"config": _model_config(changes["name"], root)}
+        if section == "model" and changes.keys() & {"name", "config"}:
+            named = changes.get("name"), changes.get("config")
+            changes = changes | load_model(*named, root, folder, f"{key}.model")
         if changes:
             try:
                 found[section] = structs.replace(found[section], **changes)

@@ -13,7 +13,11 @@ def check_names(study: Study, platforms: dict[str, PlatformEntry]) -> None:
     """Refuse a study that names what is not there. Raises SpecError naming the key, with the nearest valid name."""
     for index, name in enumerate(study.platforms):
         if name not in platforms:
-            raise SpecError(f"platforms[{index}]: unknown platform {name!r}; {nearest(name, tuple(platforms))}")
+            own = f"{{name: {name}, device: cuda, world_size: 4, accelerator: l4, interconnect: pcie}}"
+            raise SpecError(
+                f"platforms[{index}]: unknown platform {name!r}; {nearest(name, tuple(platforms))}; "
+                f"for one of your own give a mapping: {own}"
+            )
     for index, choice in enumerate(study.configs):
         known, key = choice.base or choice.name, "base" if choice.base else "name"
         if known not in CONFIGS:

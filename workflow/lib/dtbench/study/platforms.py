@@ -2,6 +2,7 @@
 
 import datetime
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 
@@ -38,7 +39,7 @@ class Price(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class PlatformEntry(Platform, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One entry of `config/platforms.yaml`: a platform, its variables, its price and a note."""
+    """One entry of `config/platforms.yaml` or of a study: a platform, its variables, its price and a note."""
 
     environment: dict[str, str] = {}  # noqa: RUF012 (msgspec copies it)
     """Environment variables every run on this platform gets."""
@@ -66,3 +67,28 @@ def load_platforms(path: Path) -> dict[str, PlatformEntry]:
         }
     except SpecError as error:
         raise SpecError(f"{path}: {error}") from None
+
+
+def own_platforms(
+    study: dict[str, Any], known: dict[str, PlatformEntry]
+) -> tuple[dict[str, Any], dict[str, PlatformEntry]]:
+    """A parsed study with names alone under `platforms`, and the platforms that it gave there as mappings.
+
+    Raises SpecError naming the key, also for a name that is known already.
+    """
+    own: dict[str, PlatformEntry] = {}
+    listed = study.get("platforms")
+    if not isinstance(listed, list):
+        return study, own
+    names = list(listed)
+    for index, given in enumerate(listed):
+        if isinstance(given, dict):
+            entry = decode(PlatformEntry, given, f"platforms[{index}]")
+            if entry.name in known:
+                raise SpecError(
+                    f"platforms[{index}].name: {entry.name!r} is in config/platforms.yaml already; "
+                    "list it by its name alone, or choose another name"
+                )
+            names[index] = entry.name
+            own[entry.name] = entry
+    return study | {"platforms": names}, own

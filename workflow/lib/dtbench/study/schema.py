@@ -103,9 +103,11 @@ def schemas() -> dict[str, dict[str, Any]]:
 
 
 def _short_forms(schema: dict[str, Any]) -> dict[str, Any]:
-    """Allow what `parse_study` allows: no name, a config by its name alone, one name in place of a list of one."""
+    """Allow what a study may say in short: no name, own platforms, a config by its name, one name for a list of one."""
     study = schema["$defs"]["Study"]
     study["required"].remove("name")
+    schema["$defs"] |= schema_of(PlatformEntry, "Platform")["$defs"]
+    study["properties"]["platforms"]["items"] = {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/PlatformEntry"}]}
     configs = study["properties"]["configs"]
     configs["items"] = {"anyOf": [{"type": "string"}, configs["items"]]}
     frontier = study["properties"]["frontier"]
