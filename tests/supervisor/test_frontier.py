@@ -108,9 +108,9 @@ def test_an_earlier_probe_is_kept_when_no_time_is_left(tmp_path: Path, finished_
     record = finished_run.record
     place = tmp_path / record.spec.run_hash()[:12] / "a1"
     shutil.copytree(finished_run.out, place)
-    assert _execute(record.spec, tmp_path, until_s=0.0).outcome == "ok"
+    assert _execute(record.spec, tmp_path, until_s=0.0, upload=None).outcome == "ok"
     with pytest.raises(Cancelled, match="no time is left"):
-        _execute(make_spec("zero-1"), tmp_path, until_s=0.0)
+        _execute(make_spec("zero-1"), tmp_path, until_s=0.0, upload=None)
 
 
 @pytest.mark.parametrize(
