@@ -16,10 +16,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.contract.codec import encode
+from harness.contract.codec import decode_file, encode
 from harness.contract.files import write_atomically
 from harness.contract.heartbeat import HeartbeatWriter
-from harness.contract.parity import REFERENCE, read_reference
+from harness.contract.parity import REFERENCE, Reference
 from harness.contract.spec import RunSpec, read_spec
 from harness.faults import Injector
 from harness.process import leave
@@ -119,8 +119,7 @@ def _join(
     import torch.distributed as dist
 
     from harness.engines.base import Context
-    from harness.measure.cap import cap_host_memory
-    from harness.measure.memory import Gauge, announce_refusals
+    from harness.measure.memory import Gauge, announce_refusals, cap_host_memory
 
     heartbeat.beat(-1, "init")
     cuda = spec.platform.device == "cuda"
@@ -139,7 +138,7 @@ def _join(
 
 def _gate(training: "Training", spec: RunSpec, out: Path, reference: Path, rank: int) -> bool:
     """Whether the run may be measured: a broken promise is only noted in the arm that promises none."""
-    mismatches = training.mismatches(read_reference(reference) if reference.exists() else None)
+    mismatches = training.mismatches(decode_file(Reference, reference) if reference.exists() else None)
     write_json(out / f"parity-{rank}.json", {"mismatches": mismatches, "arm": spec.identity.arm})
     if not mismatches or spec.identity.arm == "defaults":
         return True

@@ -5,13 +5,12 @@ record holds its rungs too (`measured.frontier`).
 """
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from harness.contract.codec import Float, Int, PositiveInt, decode, decode_file, encode
+from harness.contract.codec import Float, Int, PositiveInt, decode, encode
 from harness.contract.errors import SpecError
 from harness.contract.spec import RunSpec
 
@@ -175,8 +174,3 @@ def predicted_limit(spec: RunSpec, bounds: Bounds, capacity: int, predict: Predi
 def parse_frontier(plain: Any) -> Frontier:
     """Decode a frontier from parsed JSON. Raises SpecError naming the dotted key."""
     return decode(Frontier, plain)
-
-
-def read_frontier(path: Path) -> Frontier:
-    """Read a frontier file. Raises SpecError naming it."""
-    return decode_file(Frontier, path)

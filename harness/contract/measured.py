@@ -1,6 +1,6 @@
 """The numbers of a run: what one rank's worker measured, and what the supervisor makes of all ranks."""
 
-from pathlib import Path
+import json
 from typing import Any
 
 from msgspec import Struct
@@ -12,7 +12,6 @@ from harness.contract.codec import (
     NotNegativeInt,
     PositiveFloat,
     PositiveInt,
-    decode_file,
 )
 from harness.contract.frontier import Rung
 from harness.contract.outcome import outcome
@@ -168,6 +167,6 @@ class Measured(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Rungs of the ladder that were tried."""
 
 
-def read_rank_result(path: Path) -> RankResult:
-    """Read one rank's result file. Raises SpecError naming the file."""
-    return decode_file(RankResult, path)
+def settings_text(settings: dict[str, Any]) -> str:
+    """A trial's settings in one line; no settings means the config as given."""
+    return ", ".join(f"{name}={json.dumps(value)}" for name, value in settings.items()) or "as given"

@@ -7,11 +7,10 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from msgspec import Struct
 
-from harness.contract.codec import decode_file, digest
+from harness.contract.codec import digest
 from harness.contract.measured import Found, Measured
 from harness.contract.spec import RunSpec
 
@@ -75,11 +74,6 @@ class Reference(Trace, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 REFERENCE = "reference.json"
 """Name of the file beside a spec that holds the `Reference` of the run."""
-
-
-def read_reference(path: Path) -> Reference:
-    """Read what the supervisor left for the ranks. Raises SpecError naming the file."""
-    return decode_file(Reference, path)
 
 
 def trace_of(measured: Measured) -> Trace:

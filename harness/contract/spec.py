@@ -35,7 +35,6 @@ from harness.contract.variables import check_variables
 SPEC_VERSION = 1
 
 Arm = Literal["defaults", "matched", "tuned"]
-Dtype = Literal["float32", "bfloat16", "float16"]
 FaultKind = Literal[
     "oom", "swallowed_oom", "sleep", "spin", "collective_mismatch", "sigkill", "sigterm", "segfault", "key_error",
     "nan_loss", "shm_full", "disk_full", "port_in_use", "missing_interface", "missing_module",

@@ -22,8 +22,7 @@ from harness.engines.base import Context, build_engine
 from harness.engines.loop import Hook, Loop
 from harness.engines.training import device_name, versions
 from harness.measure import clock
-from harness.measure.cap import release_cached
-from harness.measure.memory import Gauge
+from harness.measure.memory import Gauge, release_cached
 
 
 class Probe:

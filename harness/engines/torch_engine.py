@@ -1,9 +1,12 @@
 """What DDP and FSDP2 share: torch's AdamW steps on the model's own parameters, which are the masters."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
+from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from harness.contract.errors import SpecError
@@ -11,7 +14,14 @@ from harness.contract.measured import Found
 from harness.contract.spec import Optimizer
 from harness.engines.base import Context, Holding, dtype_name, require
 from harness.engines.model import build_meta_model, count_parameters
-from harness.measure.collectives import reduced_bytes
+
+_INPUTS = {
+    "all_reduce": (0, "tensor"),
+    "reduce_scatter_tensor": (1, "input"),
+    # What torch 2.13 calls it.
+    "reduce_scatter_single": (1, "input"),
+}
+"""Reduction -> position and keyword of the tensor that it is given."""
 
 
 class TorchEngine:
@@ -81,6 +91,32 @@ class TorchEngine:
             optimizer_state=next((dtype_name(t.dtype) for t in optimizer_tensors(self._optimizer)), None),
             optimizer_class=optimizer_name(self._optimizer),
         )
+
+
+@contextmanager
+def reduced_bytes() -> Iterator[Counter[torch.dtype]]:
+    """Bytes given to reductions while the context lasts, by dtype.
+
+    Sees the calls made through Python (FSDP2, communication hooks), not those of DDP's C++ reducer.
+    """
+    seen: Counter[torch.dtype] = Counter()
+    originals = {name: getattr(dist, name) for name in _INPUTS if hasattr(dist, name)}
+
+    def watch(name: str, position: int, keyword: str) -> None:
+        def stand_in(*arguments: Any, **keywords: Any) -> Any:
+            tensor = keywords[keyword] if keyword in keywords else arguments[position]
+            seen[tensor.dtype] += tensor.numel() * tensor.element_size()
+            return originals[name](*arguments, **keywords)
+
+        setattr(dist, name, stand_in)
+
+    for name in originals:
+        watch(name, *_INPUTS[name])
+    try:
+        yield seen
+    finally:
+        for name, original in originals.items():
+            setattr(dist, name, original)
 
 
 def _own_part(tensor: torch.Tensor) -> torch.Tensor:

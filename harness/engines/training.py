@@ -27,9 +27,8 @@ from harness.engines.loop import Hook, Loop
 from harness.engines.model import decoder_blocks, named_stages, silenced_dropout
 from harness.measure import clock, nvml
 from harness.measure.ledger import predict, state_bytes_per_parameter
-from harness.measure.memory import Gauge, PhasePeaks
+from harness.measure.memory import Gauge, PhasePeaks, take_inventory
 from harness.measure.preflight import preflight
-from harness.measure.state import take_inventory
 from harness.measure.trace import Movement, Outputs
 from harness.measure.traffic import TrafficError, profiled_pass
 

@@ -1,13 +1,16 @@
-"""Memory of one rank: the allocator's peaks, what the driver sees, and the host's side."""
+"""Memory of one rank: peaks, the driver's and the host's side, the tensors that are its training state, and caps."""
 
+import gc
 import resource
 import sys
 import time
+from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
 
-from harness.contract.measured import Memory
+from harness.contract.measured import Memory, State
 from harness.contract.units import GIB, KIB
 
 
@@ -117,3 +120,66 @@ def host_rss_bytes() -> int:
 def host_rss_peak_bytes() -> int:
     """Largest resident memory of this process so far."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB
+
+
+def covered_bytes(tensors: Iterable[torch.Tensor]) -> int:
+    """Bytes covered by the tensors together: views and overlaps of one storage count once."""
+    stretches: dict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
+    for tensor in tensors:
+        if tensor.numel() == 0:
+            continue
+        start = tensor.data_ptr()
+        stretches[str(tensor.device), tensor.untyped_storage().data_ptr()].append(
+            (start, start + tensor.numel() * tensor.element_size())
+        )
+    total = 0
+    for parts in stretches.values():
+        end = 0
+        for first, last in sorted(parts):
+            total += max(0, last - max(first, end))
+            end = max(end, last)
+    return total
+
+
+def take_inventory(holdings: Iterable[tuple[str, torch.Tensor]], parameters: int, expected: float | None) -> State:
+    """Count (role, tensor) pairs; `parameters` is the whole model's count, `expected` the engine's formula."""
+    by_role: dict[str, list[torch.Tensor]] = defaultdict(list)
+    for role, tensor in holdings:
+        by_role[role].append(tensor)
+    sizes = {role: covered_bytes(by_role[role]) for role in ("parameter", "gradient", "optimizer")}
+    on_host = [t for tensors in by_role.values() for t in tensors if t.device.type == "cpu"]
+    return State(
+        parameter_bytes=sizes["parameter"],
+        gradient_bytes=sizes["gradient"],
+        optimizer_bytes=sizes["optimizer"],
+        host_bytes=covered_bytes(on_host),
+        bytes_per_parameter=sum(sizes.values()) / parameters,
+        expected_bytes_per_parameter=expected,
+    )
+
+
+def cap_host_memory(cap_gib: float) -> None:
+    """Let this process allocate that much more private memory, then refuse as a full machine would.
+
+    What the imports hold already does not count, as NCCL and the CUDA context do not count against
+    the cap of a GPU's allocator. The refusal is the C library's own: torch reports
+    "DefaultCPUAllocator: can't allocate memory".
+    """
+    limit = data_bytes() + int(cap_gib * GIB)
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
+
+
+def data_bytes() -> int:
+    """Private writable memory of this process, mapped or used: what RLIMIT_DATA counts."""
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    line = next(line for line in status.splitlines() if line.startswith("VmData:"))
+    return int(line.split()[1]) * KIB
+
+
+def release_cached(device: torch.device) -> None:
+    """Hand the allocator's unused blocks back, so that the next size does not inherit the fragments of this one."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.empty_cache()

@@ -1,6 +1,5 @@
 """The tuned arm's search: every trial is a short run of its own; the fastest that ended well is measured in full."""
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from typing import Any
 from msgspec import structs
 
 from harness.contract.engines import resolve_settings
-from harness.contract.measured import Trial
+from harness.contract.measured import Trial, settings_text
 from harness.contract.record import Record
 from harness.contract.spec import RunSpec
 
@@ -50,7 +49,7 @@ def tune(
         left_s = deadline_s - time.monotonic()
         if cancelled() or left_s <= 0:
             break
-        say(f"  trial {index}/{count}: {describe(settings)}")
+        say(f"  trial {index}/{count}: {settings_text(settings)}")
         until_s = time.monotonic() + left_s / (count - index + 2)
         record = run(specs[index - 1], out / f"trial-{index}", until_s)
         trials.append(_entry(settings, record))
@@ -84,11 +83,6 @@ def chosen_spec(spec: RunSpec, settings: dict[str, Any]) -> RunSpec:
     )
 
 
-def describe(settings: dict[str, Any]) -> str:
-    """Settings in one line; the empty override is the config as given."""
-    return ", ".join(f"{name}={json.dumps(value)}" for name, value in settings.items()) or "as given"
-
-
 def _entry(settings: dict[str, Any], record: Record) -> Trial:
     measured = record.measured if record.outcome == "ok" else None
     memory = measured.memory if measured else None
@@ -114,4 +108,4 @@ def _note(trials: list[Trial], count: int) -> str:
     ran = f"{len(trials)} of {count} trials ran"
     if kept is None:
         return f"tuned: no trial ended ok ({ran}); measured with the settings as given"
-    return f"tuned: kept {describe(kept.settings)} ({kept.tokens_per_s:,.0f} tok/s in its trial; {ran})"
+    return f"tuned: kept {settings_text(kept.settings)} ({kept.tokens_per_s:,.0f} tok/s in its trial; {ran})"

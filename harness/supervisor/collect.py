@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 
 from msgspec import structs
 
-from harness.contract.codec import decode
+from harness.contract.codec import decode, decode_file
 from harness.contract.diagnosis import Diagnosis
 from harness.contract.errors import SpecError
 from harness.contract.frontier import Rung
 from harness.contract.heartbeat import Heartbeat, RankExit, read_heartbeat
-from harness.contract.measured import Measured, Memory, RankResult, State, read_rank_result
+from harness.contract.measured import Measured, Memory, RankResult, State
 from harness.contract.outcome import OUTCOMES
 from harness.contract.spec import RunSpec
 from harness.diagnosis.memory import read_shortage
@@ -30,7 +30,7 @@ UNSTABLE_P95_OVER_P50 = 1.5
 def read_results(folder: Path, world_size: int) -> list[RankResult]:
     """Results of all ranks in order of rank; empty unless every rank left a valid one."""
     try:
-        return [read_rank_result(folder / f"result-{rank}.json") for rank in range(world_size)]
+        return [decode_file(RankResult, folder / f"result-{rank}.json") for rank in range(world_size)]
     except SpecError:
         return []
 

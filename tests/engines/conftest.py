@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from safetensors.torch import save_file
 
-from harness.contract.codec import encode
+from harness.contract.codec import decode_file, encode
 from harness.contract.engines import CONFIGS
-from harness.contract.measured import RankResult, read_rank_result
+from harness.contract.measured import RankResult
 from harness.contract.spec import RunSpec
 from harness.supervisor.extensions import extensions_folder, path_with_environment
 from tests.engines.specs import SMALL, make_spec
@@ -133,7 +133,7 @@ def train(folder: Path, specs: dict[str, RunSpec]) -> dict[str, Trained]:
         place = folder / name.replace("/", "-")
         errors = [p.read_text() for p in sorted(place.glob("error-*.txt"))]
         assert not errors, f"{name}: {errors[0]}"
-        ranks = [read_rank_result(place / f"result-{rank}.json") for rank in range(2)]
+        ranks = [decode_file(RankResult, place / f"result-{rank}.json") for rank in range(2)]
         results[name] = Trained(ranks, json.loads((place / "parity-0.json").read_text()))
     return results
 

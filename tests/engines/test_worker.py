@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.contract.codec import encode
+from harness.contract.codec import decode_file, encode
 from harness.contract.heartbeat import read_heartbeat
-from harness.contract.measured import read_rank_result
+from harness.contract.measured import RankResult
 from harness.worker import PARITY_EXIT
 from tests.engines.conftest import STEPS, torchrun
 from tests.engines.specs import SMALL, make_spec
@@ -23,7 +23,7 @@ def test_a_run_leaves_result_heartbeat_and_parity(tmp_path: Path) -> None:
     finished = torchrun("-m", "harness.worker", *arguments)
     assert finished.returncode == 0, finished.stderr[-3000:]
     for rank in range(2):
-        result = read_rank_result(tmp_path / f"result-{rank}.json")
+        result = decode_file(RankResult, tmp_path / f"result-{rank}.json")
         assert (result.rank, result.world_size) == (rank, 2)
         assert {"import", "build", "warmup"} <= result.startup_s.keys()
         assert result.preflight is not None and result.preflight["all_reduce"]["bus_bytes_per_s"] > 0

@@ -5,7 +5,7 @@ import sys
 
 PROGRAM = """
 import torch
-from harness.measure.cap import cap_host_memory, data_bytes
+from harness.measure.memory import cap_host_memory, data_bytes
 before = data_bytes()
 cap_host_memory(0.5)
 kept = torch.empty(200 * 2**20, dtype=torch.uint8)

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.measure.intervals import clip, length, subtract, union
+from harness.measure.traffic import clip, length, subtract, union
 
 Spans = list[tuple[float, float]]
 spans = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=12)

@@ -2,7 +2,7 @@
 
 import torch
 
-from harness.measure.state import covered_bytes, take_inventory
+from harness.measure.memory import covered_bytes, take_inventory
 
 
 def test_views_of_one_buffer_count_once() -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from harness.contract import exitcodes
-from harness.contract.codec import encode
+from harness.contract.codec import decode_file, encode
 from harness.contract.engines.descriptor import NUMERIC_DTYPES
 from harness.contract.errors import SpecError
-from harness.contract.frontier import FrontierPlan, FrontierSpec, read_frontier, search_bounds
+from harness.contract.frontier import Frontier, FrontierPlan, FrontierSpec, search_bounds
 from harness.contract.record import read_record
 from harness.contract.spec import RunSpec
 from harness.plans import _execute
@@ -49,7 +49,7 @@ def test_the_search_ends_one_step_below_a_real_out_of_memory_and_survives_being_
     before = {path: path.stat().st_mtime_ns for path in search.out.glob("*/a1/record.json")}
 
     assert search.start("--limit", "32", "--rungs", "4", program=PROGRAM).wait(500) == exitcodes.RECORD_DELIVERED
-    found = read_frontier(search.out / "frontier.json")
+    found = decode_file(Frontier, search.out / "frontier.json")
     assert found.ended == "found"
     assert found.largest_fit is not None
     assert found.smallest_fail == found.largest_fit + 1

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
+from harness.contract.codec import decode_file
 from harness.contract.diagnosis import Diagnosis
 from harness.contract.measured import Measured
-from harness.contract.parity import REFERENCE, read_reference
+from harness.contract.parity import REFERENCE, Reference
 from harness.contract.record import RECORD_VERSION, Record
 from harness.contract.spec import RunSpec
 from harness.delivery import reference
@@ -47,7 +48,7 @@ def test_a_later_run_gets_the_reference_and_says_whose(tmp_path: Path) -> None:
     finish(tmp_path, record_of(FIRST))
     note = handed(tmp_path, AFTER)
     assert note is not None and note.startswith(f"compared before timing with {FIRST.path()}, whose record has sha256 ")
-    found = read_reference(tmp_path / AFTER.path() / REFERENCE)
+    found = decode_file(Reference, tmp_path / AFTER.path() / REFERENCE)
     assert (found.loss, found.grad_norm, found.moved) == ([8.0, 7.0], [2.0, 1.5], {"layers.0": 1e-3})
 
 

@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from harness.contract.frontier import read_frontier
+from harness.contract.codec import decode_file
+from harness.contract.frontier import Frontier
 from tests.workflow.conftest import Checkout
 
 STUDY = """
@@ -38,7 +39,7 @@ def test_runs_do_not_wait_for_frontiers(checkout: Checkout) -> None:
 def test_the_target_finds_it_once_and_the_plan_agrees(checkout: Checkout) -> None:
     checkout.write_study(STUDY)
     checkout.run("frontier")
-    found = read_frontier(checkout.results / PLACE / "frontier.json")
+    found = decode_file(Frontier, checkout.results / PLACE / "frontier.json")
     assert (found.largest_fit, found.smallest_fail, found.ended) == (2, None, "limit")
     with open(checkout.results / "frontier.csv", encoding="utf-8") as file:
         (row,) = csv.DictReader(file)
@@ -58,4 +59,4 @@ def test_the_target_finds_it_once_and_the_plan_agrees(checkout: Checkout) -> Non
         check=True,
     )
     assert "already finished" in done.stdout, "the plan names the very probes that the target ran"
-    assert read_frontier(checkout.results / PLACE / "frontier.json") == found
+    assert decode_file(Frontier, checkout.results / PLACE / "frontier.json") == found

@@ -1,17 +1,16 @@
 """The tables below those of the platforms, in the units shown: time, kernels, trials, machines, provenance."""
 
-import json
 import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dtbench.results import cells as c
 from dtbench.results.cells import CellResult, number
 from dtbench.results.comparison import Results
 from dtbench.results.runs import Attempt
 from dtbench.results.stats import summarize
-from harness.contract.measured import Trial
+from harness.contract.measured import Trial, settings_text
 from harness.contract.units import GB
 
 MS = 1000
@@ -125,7 +124,7 @@ def _trials(result: CellResult) -> Iterable[TrialRow]:
     records = [run.newest.record for run in result.runs if run.newest]
     groups: dict[str, list[Trial]] = {}
     for trial in (t for r in records if r.measured for t in r.measured.search or ()):
-        groups.setdefault(_settings_text(trial.settings), []).append(trial)
+        groups.setdefault(settings_text(trial.settings), []).append(trial)
     for settings, trials in groups.items():
         summary = summarize(t.tokens_per_s for t in trials)
         yield TrialRow(
@@ -136,11 +135,6 @@ def _trials(result: CellResult) -> Iterable[TrialRow]:
             runs=len(trials),
             outcomes=sorted({t.outcome for t in trials}),
         )
-
-
-def _settings_text(settings: dict[str, Any]) -> str:
-    """Settings in one line; no settings means the config as given."""
-    return ", ".join(f"{name}={json.dumps(value)}" for name, value in settings.items()) or "as given"
 
 
 class MachineRow(NamedTuple):

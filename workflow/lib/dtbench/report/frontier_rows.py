@@ -9,7 +9,7 @@ from typing import NamedTuple
 from msgspec import structs
 
 from dtbench.study.matrix import Matrix
-from harness.contract.codec import encode
+from harness.contract.codec import decode_file, encode
 from harness.contract.errors import SpecError
 from harness.contract.files import write_atomically
 from harness.contract.frontier import (
@@ -19,7 +19,6 @@ from harness.contract.frontier import (
     Probe,
     predicted_limit,
     probe_spec,
-    read_frontier,
     search_bounds,
 )
 from harness.contract.spec import RunSpec
@@ -113,7 +112,7 @@ def _searched(matrix: Matrix, results: Path) -> Iterator[tuple[FrontierSpec, Fro
         if not path.is_file():
             continue
         try:
-            found = read_frontier(path)
+            found = decode_file(Frontier, path)
             outdated = not all(_is_of(probe, wanted.spec) for probe in found.probes)
         except SpecError as error:
             yield wanted, Unusable("unreadable", str(error).removeprefix(f"{path}:").strip())
