@@ -48,6 +48,14 @@ def test_a_snapshot_of_the_hub_cache_has_the_name_in_its_config(study: Callable[
     assert study(f"platforms: [cpu-x2]\nmodel: {{config: {'0a' * 20}}}\n").runs[0].model.name == "llama-3.1-8b"
 
 
+@pytest.mark.parametrize(("line", "name"), [("", "qwen2.5-3b"), ("model: {config: small.json}", "small")])
+def test_the_study_knows_the_name_it_left_out(
+    study: Callable[[str], Matrix], tmp_path: Path, line: str, name: str
+) -> None:
+    write(tmp_path / "small.json")
+    assert study(f"platforms: [cpu-x2]\n{line}\n").study.model.name == name
+
+
 def test_overrides_may_bring_a_config(study: Callable[[str], Matrix], tmp_path: Path) -> None:
     write(tmp_path / "small.json")
     write(tmp_path / "wide.json", LLAMA | {"hidden_size": 128})

@@ -101,6 +101,8 @@ def load_matrix(name: str, root: Path) -> Matrix:
         platforms |= own
         study = parse_study(plain, path.stem.lower())
         check_names(study, platforms)
+        named = load_model(study.model.name, study.model.config, root, path.parent, "model")["name"]
+        study = structs.replace(study, model=structs.replace(study.model, name=named))  # the report prints the name
         cells = tuple(_cells(study, platforms, root, path.parent))
         check_models(cell.spec.model for cell in cells if cell.spec)
         _check_exclusions(study, cells)
