@@ -132,6 +132,10 @@ class Measured(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     step_time_p95_s: PositiveFloat | None = None
     step_times_s: list[float] = []
     warmup_step_times_s: list[float] = []
+    gpu_busy_s: NotNegativeFloat | None = None
+    """Per step of the profiled pass, with any kernel or copy running, without waiting for other ranks; maximum."""
+    dispatch_s: NotNegativeFloat | None = None
+    """Host time per step of the profiled pass, waits for the device left out: an upper bound; maximum over ranks."""
     tokens_per_step: PositiveInt | None = None
     tokens_per_s: PositiveFloat | None = None
     tokens_per_s_per_gpu: PositiveFloat | None = None

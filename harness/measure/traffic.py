@@ -12,6 +12,9 @@ window. `profile` in a RankResult holds:
     overlap                     1 - exposed / busy communication
     collectives                 per kind: count, payload_bytes, time_s, straggler_wait_s, dtypes, per step
     straggler_wait_s            per step, sum over collectives of own time minus the shortest of any rank
+    gpu_busy_s                  time per step with any kernel or copy running, without waiting for other ranks: what
+                                a step takes on a host that is never late
+    dispatch_s                  host time per step without its waits for the device; the profiler makes it longer
     kernel_kinds_s, top_kernels what the compute part is made of (harness.measure.kernels)
 """
 
@@ -34,6 +37,8 @@ from harness.measure.kernels import by_kernel
 Interval = tuple[float, float]
 """A half-open stretch of time, in seconds."""
 _WINDOW = "harness.profiled_window"
+_WAITED_S = 100e-6
+"""A call to CUDA takes a few microseconds; what is beyond this waits for a full queue or for a copy to the host."""
 _US = 1e-6
 _ELEMENT_BYTES = {
     "float": 4,
@@ -74,6 +79,8 @@ class Timeline:
     collectives: list[Collective] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
     """Of the kernels in `compute`."""
+    host_waits: list[Interval] = field(default_factory=list)
+    """Stretches in which the host waited for the device, inside calls to CUDA."""
 
 
 def read_trace(events: Sequence[dict[str, Any]]) -> Timeline:
@@ -94,7 +101,18 @@ def read_trace(events: Sequence[dict[str, Any]]) -> Timeline:
         else:
             timeline.compute.append(span)
             timeline.names.append(name)
+    calls = (e for e in events if e.get("ph") == "X" and e.get("cat") in ("cuda_runtime", "cuda_driver"))
+    timeline.host_waits = [wait for call in calls if (wait := _host_wait(call)) is not None]
     return timeline
+
+
+def _host_wait(call: dict[str, Any]) -> Interval | None:
+    """The part of a call to CUDA that waits for the device; None for calls that only work on the host."""
+    start, end = call["ts"] * _US, (call["ts"] + call["dur"]) * _US
+    if "Synchronize" in call["name"]:
+        return start, end
+    works = any(word in call["name"] for word in ("Malloc", "Alloc", "Free", "Module", "Library"))
+    return None if works or end - start <= _WAITED_S else (start + _WAITED_S, end)
 
 
 def _collective(name: str, span: Interval, arguments: dict[str, Any]) -> Collective:
@@ -186,6 +204,22 @@ def clip(intervals: Iterable[Interval], window: Interval) -> list[Interval]:
     return [(start, end) for start, end in inside if end > start]
 
 
+def own_busy_s(timeline: Timeline, waits: Sequence[float] | None, steps: int) -> float:
+    """Seconds per step with any kernel or copy running, collectives counted from the last rank's arrival.
+
+    Without `waits`, because the ranks' sequences differ, waiting counts as busy and the figure is an upper bound.
+    """
+    late = waits if waits is not None else [0.0] * len(timeline.comm)
+    sent = [(start + wait, end) for (start, end), wait in zip(timeline.comm, late, strict=True)]
+    return length(union(clip([*timeline.compute, *sent, *timeline.copies], timeline.window))) / steps
+
+
+def dispatch_s(timeline: Timeline, steps: int) -> float:
+    """Host seconds per step, waits for the device left out."""
+    start, end = timeline.window
+    return (end - start - length(union(clip(timeline.host_waits, timeline.window)))) / steps
+
+
 def straggler_waits(own: Sequence[Collective], everyone: Sequence[Sequence[tuple[str, float]]]) -> list[float] | None:
     """Own time minus the shortest of any rank, for each collective; None when the ranks' sequences differ."""
     kinds = [[kind for kind, _ in other] for other in everyone]
@@ -243,6 +277,8 @@ def profiled_pass(device: torch.device, world_size: int, steps: int, step: Calla
     return summarize(timeline, steps) | {
         "collectives": by_kind(timeline.collectives, waits, steps),
         "straggler_wait_s": sum(waits) / steps if waits is not None else None,
+        "gpu_busy_s": own_busy_s(timeline, waits, steps),
+        "dispatch_s": dispatch_s(timeline, steps),
     }
 
 

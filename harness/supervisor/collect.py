@@ -71,6 +71,8 @@ def merge(
         step_time_p95_s=percentile(step_times_s, 0.95),
         step_times_s=step_times_s,
         warmup_step_times_s=_columns((r.warmup_step_times_s for r in results), max),
+        gpu_busy_s=_most(results, "gpu_busy_s"),
+        dispatch_s=_most(results, "dispatch_s"),
         tokens_per_step=spec.tokens_per_step,
         tokens_per_s=tokens_per_s,
         tokens_per_s_per_gpu=per_gpu,
@@ -107,11 +109,17 @@ def fullest(memories: list[Memory]) -> Memory:
     return Memory(**figures)
 
 
+def _most(results: list[RankResult], name: str) -> float | None:
+    """Maximum over ranks of a number of the profiled pass; None unless every rank has it."""
+    found = [(r.profile or {}).get(name) for r in results]
+    return None if any(value is None for value in found) else max(float(value or 0.0) for value in found)
+
+
 def merge_profiles(profiles: list[dict[str, Any]]) -> dict[str, Any] | None:
     """Mean over ranks of every number of the profiled pass, what is not a number from rank 0; shares by rank."""
     if not profiles:
         return None
-    kept = ("nccl_share", "shares", "straggler_wait_s", "error")
+    kept = ("nccl_share", "shares", "straggler_wait_s", "gpu_busy_s", "dispatch_s", "error")
     by_rank = [{key: profile[key] for key in kept if key in profile} for profile in profiles]
     merged: dict[str, Any] = _mean(profiles)
     return merged | {"by_rank": by_rank}

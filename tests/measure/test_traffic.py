@@ -4,7 +4,16 @@ from typing import Any
 
 import pytest
 
-from harness.measure.traffic import Collective, TrafficError, by_kind, read_trace, straggler_waits, summarize
+from harness.measure.traffic import (
+    Collective,
+    TrafficError,
+    by_kind,
+    dispatch_s,
+    own_busy_s,
+    read_trace,
+    straggler_waits,
+    summarize,
+)
 
 WINDOW = {"ph": "X", "cat": "user_annotation", "name": "harness.profiled_window", "ts": 0, "dur": 100}
 
@@ -71,3 +80,37 @@ def test_straggler_wait_is_own_minus_the_shortest() -> None:
 def test_different_sequences_have_no_straggler_wait() -> None:
     ranks = [[("allreduce", 5.0)], [("broadcast", 1.0)]]
     assert straggler_waits(collectives(5.0), ranks) is None
+
+
+def test_busy_time_leaves_out_waiting_for_ranks() -> None:
+    timeline = read_trace(
+        [
+            WINDOW,
+            event("kernel", "sm90_gemm", 0, 20),
+            event("kernel", "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL", 10, 70),
+            event("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", 65, 80),
+        ]
+    )
+    # This rank came 50 us before the last one: 10 us are the transfer itself.
+    assert own_busy_s(timeline, [50e-6], steps=1) == pytest.approx(40e-6)
+    assert own_busy_s(timeline, None, steps=1) == pytest.approx(80e-6)
+    assert own_busy_s(timeline, [50e-6], steps=2) == pytest.approx(20e-6)
+
+
+def test_dispatch_time_leaves_out_waits_for_the_device() -> None:
+    window = WINDOW | {"dur": 2000}
+    timeline = read_trace(
+        [
+            window,
+            event("cuda_runtime", "cudaLaunchKernel", 0, 8),
+            event("cuda_runtime", "cudaMalloc", 10, 310),
+            # The queue is full: all but 100 us of this launch is a wait.
+            event("cuda_driver", "cuLaunchKernelEx", 400, 900),
+            event("cuda_runtime", "cudaStreamSynchronize", 1000, 1300),
+            event("cuda_runtime", "cudaEventSynchronize", 1200, 1400),
+            # Reaches past the window, as the synchronize at its end may.
+            event("cuda_runtime", "cudaDeviceSynchronize", 1900, 2100),
+        ]
+    )
+    assert dispatch_s(timeline, steps=1) == pytest.approx((2000 - 400 - 400 - 100) * 1e-6)
+    assert dispatch_s(timeline, steps=2) == pytest.approx(550e-6)

@@ -49,6 +49,13 @@ def test_a_step_is_as_slow_as_its_slowest_rank() -> None:
     assert (measured.step_time_p50_s, measured.step_time_p95_s) == (1.0, 1.6)
 
 
+def test_gpu_busy_time_is_that_of_the_busiest_rank() -> None:
+    ranks = [result(rank, profile={"gpu_busy_s": busy, "dispatch_s": 0.2}) for rank, busy in enumerate((0.3, 0.4))]
+    measured = collect.merge(ranks, SPEC)
+    assert (measured.gpu_busy_s, measured.dispatch_s) == (0.4, 0.2)
+    assert collect.merge([ranks[0], result(1)], SPEC).gpu_busy_s is None, "half a measurement is none"
+
+
 def test_memory_is_that_of_the_fullest_rank_figure_by_figure() -> None:
     full = Memory(peak_allocated_bytes=30, peak_reserved_bytes=40, peak_phase="backward", alloc_retries=0)
     other = Memory(peak_allocated_bytes=20, peak_reserved_bytes=50, peak_phase="step", host_rss_peak_bytes=7)
