@@ -12,13 +12,18 @@ from msgspec.structs import replace
 
 from harness.contract.codec import Float, Int, PositiveInt, decode, encode
 from harness.contract.errors import SpecError
-from harness.contract.spec import RunSpec
+from harness.contract.spec import Platform, RunSpec
+from harness.contract.units import GIB
 
 RUNG_STEPS = 2
 """Steps at each size: the first allocates the optimizer's state, the second peaks with all of it there."""
 Over = Literal["micro_batch", "sequence_length"]
 LIMIT = {"micro_batch": 64, "sequence_length": 32768}
 RESOLUTION = {"micro_batch": 1, "sequence_length": 256}
+DEVICE_GIB = {"l4": 22.0, "a100-40gb": 39.5, "a100-80gb": 79.1, "h100-80gb": 79.1, "h200": 139.7, "b200": 178.3}
+"""Memory of one card as its driver reports it, a little less than the name says."""
+OUTSIDE_GIB = 1.0
+"""CUDA context and NCCL buffers beside the allocator of an uncapped card, a usual figure."""
 Predict = Callable[[RunSpec], int | None]
 """Predicted peak of one rank in bytes; None for a model that it does not know."""
 
@@ -155,6 +160,14 @@ def probe_spec(spec: RunSpec, ladder: tuple[int, ...]) -> RunSpec:
         reference_loss=None,
     )
     return replace(sized(spec, ladder[0]), protocol=protocol)
+
+
+def capacity_bytes(platform: Platform) -> int | None:
+    """What one rank's allocator may hold; None for a card that is not in the table, and for a CPU."""
+    if platform.memory_cap_gib is not None:
+        return int(platform.memory_cap_gib * GIB)
+    card = DEVICE_GIB.get(platform.accelerator)
+    return None if card is None else int((card - OUTSIDE_GIB) * GIB)
 
 
 def predicted_limit(spec: RunSpec, bounds: Bounds, capacity: int, predict: Predict) -> int | None:

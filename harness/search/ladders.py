@@ -8,19 +8,22 @@ the sizes that are still open, until none is left.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from harness.contract.frontier import Bounds, Frontier, Predict, Probe, Rung, predicted_limit, probe_spec
+from harness.contract.frontier import (
+    Bounds,
+    Frontier,
+    Predict,
+    Probe,
+    Rung,
+    capacity_bytes,
+    predicted_limit,
+    probe_spec,
+)
 from harness.contract.spec import RunSpec
-from harness.contract.units import GIB
 
 SHARES = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
 """The first ladder, as shares of the prediction."""
 GROWTH = (1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
 """The next ladder above one that fitted whole, as multiples of its top."""
-
-DEVICE_GIB = {"l4": 22.0, "a100-40gb": 39.5, "a100-80gb": 79.1, "h100-80gb": 79.1, "h200": 139.7, "b200": 178.3}
-"""Memory of one card as its driver reports it, a little less than the name says."""
-OUTSIDE_GIB = 1.0
-"""CUDA context and NCCL buffers beside the allocator of an uncapped card, a usual figure."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,7 +48,7 @@ class Known:
 
 def search(spec: RunSpec, bounds: Bounds, predict: Predict, run: Callable[[RunSpec], Probe]) -> Frontier:
     """Probe until no size is open between the largest that fits and the smallest that does not; `run` runs a probe."""
-    capacity = capacity_bytes(spec)
+    capacity = capacity_bytes(spec.platform)
     predicted = None if capacity is None else predicted_limit(spec, bounds, capacity, predict)
     probes: list[Probe] = []
     known, ended = Known(), ""
@@ -87,14 +90,6 @@ def next_ladder(known: Known, bounds: Bounds, predicted: int | None, *, first: b
     upper = top if known.fails is None else known.fails - 1
     inside = {min(max(step, known.fits + 1), upper) for step in steps}
     return tuple(step * bounds.resolution for step in sorted(inside)[: bounds.rungs])
-
-
-def capacity_bytes(spec: RunSpec) -> int | None:
-    """What one rank's allocator may hold; None for a card that is not in the table."""
-    if spec.platform.memory_cap_gib is not None:
-        return int(spec.platform.memory_cap_gib * GIB)
-    card = DEVICE_GIB.get(spec.platform.accelerator)
-    return None if card is None else int((card - OUTSIDE_GIB) * GIB)
 
 
 def _ended(known: Known, bounds: Bounds, probes: list[Probe]) -> str:

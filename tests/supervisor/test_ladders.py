@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from harness.contract.codec import decode
 from harness.contract.errors import SpecError
-from harness.contract.frontier import Bounds, Frontier, Probe, Rung, predicted_limit, probe_spec
+from harness.contract.frontier import Bounds, Frontier, Probe, Rung, capacity_bytes, predicted_limit, probe_spec
 from harness.contract.spec import RunSpec
 from harness.plans import sentence
-from harness.search.ladders import Known, capacity_bytes, next_ladder, search
+from harness.search.ladders import Known, next_ladder, search
 from tests.engines.specs import make_spec
 
 SPEC = make_spec("fsdp2-reshard", platform__memory_cap_gib=1.0)
@@ -64,7 +64,7 @@ def test_no_size_is_tried_twice_and_ladders_rise(largest: int, predicted: int | 
 
 def test_without_a_capacity_sizes_double() -> None:
     spec = make_spec("ddp", platform__accelerator="unheard-of")
-    assert capacity_bytes(spec) is None
+    assert capacity_bytes(spec.platform) is None
     found = search(spec, Bounds(limit=64, resolution=1), lambda _: 1, prober(11))
     assert found.probes[0].ladder == (1, 2, 4, 8, 16, 32, 64)
     assert (found.largest_fit, found.predicted) == (11, None)
