@@ -1,4 +1,4 @@
-"""One noun per concept (docs/glossary.md): nouns that were dropped do not come back."""
+"""One noun per concept (docs/glossary.md): dropped nouns do not come back; test names stay short."""
 
 import re
 from pathlib import Path
@@ -35,3 +35,13 @@ def test_dropped_nouns_stay_away(noun: str) -> None:
 def test_each_word_of_the_glossary_stands_once() -> None:
     words = re.findall(r"^\| ([\w-]+) \|", (ROOT / "docs/glossary.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert len(words) == len(set(words)) > 25
+
+
+def test_a_test_name_has_at_most_eight_words() -> None:
+    long = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        for name in re.findall(r"^\s*(?:async )?def test_(\w+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+        if len(name.split("_")) > 8
+    ]
+    assert not long, f"say what must hold in at most eight words: {', '.join(long)}"
