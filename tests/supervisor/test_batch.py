@@ -23,7 +23,7 @@ def plan(path: Path, *specs: RunSpec) -> Path:
     return path
 
 
-def test_a_plan_is_a_list_in_a_file_or_a_folder_of_specs(tmp_path: Path) -> None:
+def test_a_plan_is_a_file_or_a_folder(tmp_path: Path) -> None:
     first, second = make_spec("ddp"), make_spec("zero-1")
     assert read_plan(plan(tmp_path / "plan.json", first, second)) == [first, second]
     folder = tmp_path / "specs"
@@ -52,7 +52,7 @@ def test_a_bad_plan_is_refused_whole(tmp_path: Path, text: str, words: str) -> N
         read_plan(tmp_path / "empty")
 
 
-def test_a_folder_that_holds_a_plan_in_place_of_a_spec_says_what_it_is_for(tmp_path: Path) -> None:
+def test_a_plan_where_a_spec_belongs_is_explained(tmp_path: Path) -> None:
     plan(tmp_path / "plan.json", make_spec("ddp"))
     with pytest.raises(
         SpecError, match=r"plan\.json: found a plan of `batch` .* `python -m harness batch PLAN OUTROOT`"
@@ -72,9 +72,7 @@ def in_batch(supervise: Make, specs: list[RunSpec], *options: str) -> Supervisor
     return run.start(*options, program=["-m", "harness", "batch"])
 
 
-def test_finished_runs_are_skipped_and_what_does_not_fit_is_left_without_a_record(
-    supervise: Make, finished_run: Supervisor
-) -> None:
+def test_a_batch_skips_finished_and_too_long_runs(supervise: Make, finished_run: Supervisor) -> None:
     done, other = finished_run.record.spec, make_spec("ddp", protocol__timed_steps=3)
     run = supervise(None)
     shutil.copytree(finished_run.out, run.out / "test" / done.path())
@@ -86,9 +84,7 @@ def test_finished_runs_are_skipped_and_what_does_not_fit_is_left_without_a_recor
     assert not list((run.out / "test").glob(f"{other.path()}/record.json"))
 
 
-def test_a_record_whose_log_is_gone_survives_a_batch_without_time_and_one_of_other_code_too(
-    supervise: Make, finished_run: Supervisor
-) -> None:
+def test_a_batch_without_time_keeps_damaged_records(supervise: Make, finished_run: Supervisor) -> None:
     done = finished_run.record.spec
     run = supervise(None)
     place = run.out / "test" / done.path()
@@ -111,7 +107,7 @@ def test_a_record_whose_log_is_gone_survives_a_batch_without_time_and_one_of_oth
 
 
 @pytest.mark.slow
-def test_a_run_that_the_budget_cuts_short_has_no_record_and_runs_next_time(supervise: Make) -> None:
+def test_a_run_cut_by_the_budget_runs_again(supervise: Make) -> None:
     changes: dict[str, Any] = {"protocol__timed_steps": 100_000}
     short, long = make_spec("ddp", protocol__timed_steps=2), make_spec("fsdp2-reshard", **changes)
     run = in_batch(supervise, [short, long, make_spec("zero-1")], "--budget-s", "120")

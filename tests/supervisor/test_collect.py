@@ -36,7 +36,7 @@ def result(rank: int, **changes: Any) -> RankResult:
     return RankResult(**{**values, **changes})
 
 
-def test_a_step_is_as_slow_as_its_slowest_rank() -> None:
+def test_step_time_is_the_slowest_ranks() -> None:
     measured = collect.merge([result(0), result(1)], SPEC)
     assert measured.step_time_s == 1.0
     assert measured.step_times_s == [0.4, 1.6]
@@ -56,7 +56,7 @@ def test_gpu_busy_time_is_that_of_the_busiest_rank() -> None:
     assert collect.merge([ranks[0], result(1)], SPEC).gpu_busy_s is None, "half a measurement is none"
 
 
-def test_memory_is_that_of_the_fullest_rank_figure_by_figure() -> None:
+def test_each_memory_figure_is_the_fullest_ranks() -> None:
     full = Memory(peak_allocated_bytes=30, peak_reserved_bytes=40, peak_phase="backward", alloc_retries=0)
     other = Memory(peak_allocated_bytes=20, peak_reserved_bytes=50, peak_phase="step", host_rss_peak_bytes=7)
     merged = collect.merge([result(0, memory=full, state=state(1)), result(1, memory=other, state=state(2))], SPEC)
@@ -99,7 +99,7 @@ def test_flags_say_what_makes_the_numbers_doubtful(
     )
 
 
-def test_a_run_with_faults_or_without_its_profile_is_flagged() -> None:
+def test_faults_and_a_missing_profile_are_flagged() -> None:
     wanted = {"protocol__profiled_steps": 2, "protocol__timed_steps": 2}
     spec = make_spec("ddp", faults=[{"kind": "nan_loss"}], platform__device="cuda", **wanted)
     steady = {"step_times_s": [1.0, 1.0]}
@@ -108,7 +108,7 @@ def test_a_run_with_faults_or_without_its_profile_is_flagged() -> None:
     assert collect.merge(one_missing, make_spec("ddp", **wanted)).flags == (), "a CPU has no profiled pass to miss"
 
 
-def test_profiles_are_averaged_so_that_shares_still_add_up() -> None:
+def test_shares_of_averaged_profiles_add_up() -> None:
     first = {
         "steps": 2,
         "shares": {"compute": 0.5, "idle": 0.5},
@@ -126,7 +126,7 @@ def test_profiles_are_averaged_so_that_shares_still_add_up() -> None:
     assert collect.merge_profiles([]) is None
 
 
-def test_a_loss_that_is_not_a_number_is_found() -> None:
+def test_a_nan_loss_is_found() -> None:
     assert collect.not_finite([result(0), result(1)]) is None
     assert collect.not_finite([result(0), result(1, loss=[1.0, float("nan")])]) == (1, 1)
 

@@ -25,20 +25,20 @@ SECRETS = {
 }
 
 
-def test_variables_that_change_behaviour_are_kept_and_others_are_not() -> None:
+def test_only_variables_that_change_behaviour_are_kept() -> None:
     kept = {"OMP_NUM_THREADS": "4", "NCCL_P2P_DISABLE": "1", "TOKENIZERS_PARALLELISM": "false"}
     assert public_variables({"NVIDIA_REQUIRE_CUDA": "cuda>=13.0 brand=tesla"}) == {}
     assert public_variables(kept | {"USER": "somebody", "HOSTNAME": "box", "HOME": "/home/somebody"}) == kept
 
 
 @pytest.mark.parametrize("name", SECRETS)
-def test_a_secret_is_dropped_by_name_or_by_value(name: str) -> None:
+def test_secrets_are_dropped_by_name_or_value(name: str) -> None:
     assert SECRETS[name] not in json.dumps(public_variables(SECRETS))
     with pytest.raises(SpecError, match=rf"environment\.{name}: looks like a secret"):
         refuse_secrets({name: SECRETS[name]})
 
 
-def test_a_value_that_is_a_secret_shows_that_it_was_there() -> None:
+def test_a_secret_value_leaves_a_placeholder() -> None:
     assert public_variables({"HF_ACCESS": SECRETS["HF_ACCESS"]}) == {"HF_ACCESS": REMOVED}
 
 
@@ -62,7 +62,7 @@ def test_no_home_folder_survives(user: str) -> None:
     assert user not in json.dumps(public)
 
 
-def test_the_environment_names_versions_and_hardware_but_not_the_machine() -> None:
+def test_the_environment_never_names_the_machine() -> None:
     found = describe_environment({"OMP_NUM_THREADS": "2"}, {"cuda": "13.0"}, "cpu")
     assert found.versions["torch"]
     assert found.versions["cuda"] == "13.0"

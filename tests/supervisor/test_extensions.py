@@ -27,12 +27,12 @@ def left(locks: dict[str, Path]) -> list[str]:
     return [name for name, path in locks.items() if path.exists()]
 
 
-def test_before_a_run_only_what_was_left_long_ago_goes(locks: dict[str, Path]) -> None:
+def test_before_a_run_only_old_leftovers_go(locks: dict[str, Path]) -> None:
     drop_abandoned_locks()
     assert left(locks) == ["recent", "during"]
 
 
-def test_after_a_run_what_its_own_ranks_left_goes_too(locks: dict[str, Path]) -> None:
+def test_after_a_run_its_own_leftovers_go(locks: dict[str, Path]) -> None:
     drop_abandoned_locks(since_s=time.time() - 30)
     assert left(locks) == ["recent"]
 

@@ -16,7 +16,7 @@ from tests.engines.specs import make_spec
 SPEC = make_spec("ddp")
 
 
-def test_preparing_removes_what_an_unfinished_attempt_left_and_nothing_else(tmp_path: Path) -> None:
+def test_preparing_removes_only_an_unfinished_attempts_files(tmp_path: Path) -> None:
     for name in ("try-1/rank-0.log", "try-2/rank-0.log", "record.json", "telemetry.jsonl", "notes/mine.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("x")
@@ -29,7 +29,7 @@ def test_preparing_removes_what_an_unfinished_attempt_left_and_nothing_else(tmp_
 
 
 @pytest.mark.parametrize("text", ["", "{", "null", "[]", '{"record_version": 1}'])
-def test_a_record_that_cannot_be_read_is_no_finished_attempt(tmp_path: Path, text: str) -> None:
+def test_an_unreadable_record_is_no_finished_attempt(tmp_path: Path, text: str) -> None:
     (tmp_path / "record.json").write_text(text)
     assert folder.finished(tmp_path, SPEC) is None
 
@@ -49,7 +49,7 @@ def a_record(out: Path) -> Record:
     return record
 
 
-def test_a_record_is_finished_whatever_became_of_its_files_and_says_which_are_gone(tmp_path: Path) -> None:
+def test_a_finished_record_names_its_missing_files(tmp_path: Path) -> None:
     record = a_record(tmp_path)
     assert folder.finished(tmp_path, SPEC) == record
     assert folder.unsound(tmp_path, record) == []
@@ -64,7 +64,7 @@ def test_a_record_is_finished_whatever_became_of_its_files_and_says_which_are_go
     assert rest.notes[-1] == "try-1/rank-1.log: gone or changed after the record was written"
 
 
-def test_a_record_of_other_code_is_refused_and_kept(tmp_path: Path) -> None:
+def test_a_record_of_other_code_is_kept(tmp_path: Path) -> None:
     a_record(tmp_path)
     plain = json.loads((tmp_path / "record.json").read_text()) | {"a_field_of_tomorrow": 1}
     (tmp_path / "record.json").write_text(json.dumps(plain))
@@ -72,13 +72,13 @@ def test_a_record_of_other_code_is_refused_and_kept(tmp_path: Path) -> None:
         folder.finished(tmp_path, SPEC)
 
 
-def test_a_record_that_cannot_be_opened_is_refused_and_kept(tmp_path: Path) -> None:
+def test_a_record_without_read_permission_is_kept(tmp_path: Path) -> None:
     (tmp_path / "record.json").mkdir()  # permissions do not stop root; this stops everybody
     with pytest.raises(SpecError, match=r"record\.json: cannot be read: .* move it away to run the attempt again"):
         folder.finished(tmp_path, SPEC)
 
 
-def test_a_listed_file_that_cannot_be_read_does_not_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_listed_file_does_not_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record = a_record(tmp_path)
 
     def refuse(out: Path, path: Path) -> None:
@@ -88,14 +88,14 @@ def test_a_listed_file_that_cannot_be_read_does_not_hold(tmp_path: Path, monkeyp
     assert "try-1/rank-0.log" in folder.unsound(tmp_path, record)
 
 
-def test_the_record_of_another_spec_is_refused_even_without_its_files(tmp_path: Path) -> None:
+def test_another_specs_record_is_refused_without_its_files(tmp_path: Path) -> None:
     a_record(tmp_path)
     (tmp_path / "try-1/rank-1.log").unlink()
     with pytest.raises(SpecError, match="holds the finished record of spec"):
         folder.finished(tmp_path, make_spec("zero-1"))
 
 
-def test_a_large_log_is_compressed_with_its_text_intact_and_the_same_bytes_each_time(tmp_path: Path) -> None:
+def test_a_large_log_compresses_to_the_same_bytes(tmp_path: Path) -> None:
     text = "".join(f"line {i}\n" for i in range(200_000))
     packed = []
     for name in ("a", "b"):
@@ -112,7 +112,7 @@ def test_a_large_log_is_compressed_with_its_text_intact_and_the_same_bytes_each_
     assert packed[0] == packed[1]
 
 
-def test_the_list_of_files_names_size_and_checksum_of_ours_alone(tmp_path: Path) -> None:
+def test_only_our_files_are_listed_with_checksum(tmp_path: Path) -> None:
     folder.prepare(tmp_path, SPEC)
     (tmp_path / "try-1").mkdir()
     (tmp_path / "try-1" / "launcher.log").write_text("abc")

@@ -39,7 +39,7 @@ def wide_spec() -> RunSpec:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_the_search_ends_one_step_below_a_real_out_of_memory_and_survives_being_killed(supervise: Make) -> None:
+def test_a_killed_search_still_finds_the_frontier(supervise: Make) -> None:
     search = supervise(wide_spec()).start("--limit", "32", "--rungs", "4", program=PROGRAM)
     until(lambda: list(search.out.glob("*/a1/record.json")), "the first probe", 500)
     assert search.process is not None
@@ -72,7 +72,7 @@ def test_the_search_ends_one_step_below_a_real_out_of_memory_and_survives_being_
         assert len(record.measured.frontier or ()) == len(probe.rungs)
 
 
-def test_a_limit_below_the_resolution_is_refused_before_anything_starts(supervise: Make) -> None:
+def test_a_limit_below_the_resolution_is_refused(supervise: Make) -> None:
     search = supervise(wide_spec()).start("--limit", "0", program=PROGRAM)
     assert search.wait() == exitcodes.CONFIG
     assert "limit: found 0, expected 1 or more" in search.stderr
@@ -92,7 +92,7 @@ def plan(*configs: str) -> str:
     return json.dumps(encode(FrontierPlan(frontiers=wanted)))
 
 
-def test_without_time_each_frontier_is_said_to_be_left_out_and_nothing_is_begun(supervise: Make) -> None:
+def test_without_time_every_frontier_is_left_out(supervise: Make) -> None:
     search = supervise(wide_spec()).start("--budget-s", "0", program=PROGRAM)
     assert search.wait() == exitcodes.RECORD_DELIVERED, search.stderr
     left_out = "matched micro_batch: left out: no time is left; a second call goes on from here"
@@ -104,7 +104,7 @@ def test_without_time_each_frontier_is_said_to_be_left_out_and_nothing_is_begun(
     assert not list(search.out.rglob("*.json"))
 
 
-def test_an_earlier_probe_is_kept_when_no_time_is_left(tmp_path: Path, finished_run: Supervisor) -> None:
+def test_without_time_an_earlier_probe_is_kept(tmp_path: Path, finished_run: Supervisor) -> None:
     record = finished_run.record
     place = tmp_path / record.spec.run_hash()[:12] / "a1"
     shutil.copytree(finished_run.out, place)
@@ -117,7 +117,7 @@ def test_an_earlier_probe_is_kept_when_no_time_is_left(tmp_path: Path, finished_
     ("option", "value"),
     [("--over", "micro_batch"), ("--limit", "3"), ("--resolution", "1"), ("--rungs", "8"), ("--processes", "6")],
 )
-def test_an_option_for_one_spec_is_refused_with_a_plan(supervise: Make, option: str, value: str) -> None:
+def test_a_plan_refuses_options_for_one_spec(supervise: Make, option: str, value: str) -> None:
     search = supervise(None)
     search.spec_path.write_text(plan("ddp"))
     assert search.start(option, value, program=PROGRAM).wait() == exitcodes.CONFIG

@@ -40,7 +40,7 @@ def find(largest: int, bounds: Bounds, predicted: int | None = None, **death: st
 
 
 @given(largest=st.integers(1, 200), predicted=st.integers(1, 200), rungs=st.integers(2, 10))
-def test_the_bracket_closes_on_the_truth_whatever_was_predicted(largest: int, predicted: int, rungs: int) -> None:
+def test_the_search_is_right_after_any_prediction(largest: int, predicted: int, rungs: int) -> None:
     found = find(largest, Bounds(limit=256, resolution=1, rungs=rungs, processes=40), predicted)
     assert (found.largest_fit, found.smallest_fail, found.ended) == (largest, largest + 1, "found")
     assert found.predicted == predicted
@@ -88,7 +88,7 @@ def test_the_smallest_size_may_not_fit() -> None:
     assert "largest micro_batch none, 1 does not fit, predicted 8" in sentence(found)
 
 
-def test_a_model_that_does_not_fit_itself_is_tried_once() -> None:
+def test_a_model_too_large_is_tried_once() -> None:
     found = find(0, Bounds(limit=64, resolution=1), 32, phase="init")
     assert (found.largest_fit, found.ended, len(found.probes)) == (None, "nothing", 1)
 
@@ -112,7 +112,7 @@ def test_a_probe_climbs_and_nothing_else() -> None:
     assert probe.engine == spec.engine
 
 
-def test_the_prediction_is_the_last_size_below_the_capacity() -> None:
+def test_the_largest_size_below_capacity_is_predicted() -> None:
     bounds = Bounds(limit=100, resolution=1)
     for capacity in (0, 7, 8, 9, 399, 400, 10_000):
         predicted = predicted_limit(SPEC, bounds, capacity, lambda s: s.data.micro_batch * 4)

@@ -82,7 +82,7 @@ def test_a_worker_that_cannot_be_started_says_so(tmp_path: Path) -> None:
     assert "cannot start /absent/python" in (tmp_path / "rank-0.log").read_text()
 
 
-def test_a_chosen_port_is_free_and_not_one_the_kernel_hands_out() -> None:
+def test_a_chosen_port_is_free_and_not_ephemeral() -> None:
     low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     for _ in range(20):
         port = launch.free_port()
@@ -120,13 +120,13 @@ def test_fewer_visible_devices_than_ranks_are_refused() -> None:
         launch.visible_devices(spec, {"CUDA_VISIBLE_DEVICES": "0"})
 
 
-def test_both_launchers_give_the_ranks_the_same_share_of_the_cores(tmp_path: Path) -> None:
+def test_both_launchers_give_ranks_equal_cores(tmp_path: Path) -> None:
     for config in ("fsdp2-reshard-offload", "zero-3-offload"):
         environment = launch.rank_environment(make_spec(config), tmp_path, {})
         assert environment["OMP_NUM_THREADS"] == str(max(1, usable_cores() // 2))
 
 
-def test_the_remedy_overrides_the_spec_and_the_spec_overrides_us(tmp_path: Path) -> None:
+def test_remedy_wins_over_spec_and_spec_over_defaults(tmp_path: Path) -> None:
     spec = make_spec("ddp", environment={"OMP_NUM_THREADS": "7", "PYTORCH_ALLOC_CONF": "backend:native"})
     environment = launch.rank_environment(spec, tmp_path, {"PYTORCH_ALLOC_CONF": "expandable_segments:True"})
     assert environment["OMP_NUM_THREADS"] == "7"

@@ -57,7 +57,7 @@ def test_every_rank_learns_its_place(module: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("module", "code"), [(lean.DEEPSPEED, 3), (lean.TORCHRUN, 1)])
-def test_a_failed_rank_fails_the_launcher_as_it_always_does(module: str, code: int, tmp_path: Path) -> None:
+def test_a_failed_rank_fails_the_launcher(module: str, code: int, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(RANK)
     done = launch(module, script, CODE="3")
@@ -65,7 +65,7 @@ def test_a_failed_rank_fails_the_launcher_as_it_always_does(module: str, code: i
     assert ("exits with return code = 3" in done.stdout) or ("exitcode  : 3" in done.stderr)
 
 
-def test_deepspeeds_launcher_starts_without_torch_and_the_rest_of_deepspeed() -> None:
+def test_deepspeeds_launcher_starts_without_torch() -> None:
     program = (
         "import sys; from harness.supervisor import lean\n"
         "launcher = lean.load(lean.DEEPSPEED)\n"
@@ -76,7 +76,7 @@ def test_deepspeeds_launcher_starts_without_torch_and_the_rest_of_deepspeed() ->
     assert python(program).split()[-3:] == ["True", "False", "False"]
 
 
-def test_torch_is_there_as_soon_as_the_launcher_asks_it_for_more_than_its_version() -> None:
+def test_torch_loads_when_the_launcher_needs_it() -> None:
     program = (
         "from harness.supervisor import lean\n"
         "lean.load(lean.DEEPSPEED)\n"
@@ -89,7 +89,7 @@ def test_torch_is_there_as_soon_as_the_launcher_asks_it_for_more_than_its_versio
     assert python(program).split()[-2:] == ["1.0", "True"]
 
 
-def test_a_release_laid_out_otherwise_is_imported_as_a_whole() -> None:
+def test_another_layout_is_imported_whole() -> None:
     program = (
         "from harness.supervisor import lean\n"
         "import sys; trim = lean._trim_deepspeed\n"
@@ -103,7 +103,7 @@ def test_a_release_laid_out_otherwise_is_imported_as_a_whole() -> None:
     assert python(program).split()[-3:] == ["True", "True", "True"]
 
 
-def test_the_launchers_sleep_ends_with_the_last_child_and_not_before() -> None:
+def test_the_launchers_sleep_ends_with_the_last_child() -> None:
     start_s = time.monotonic()
     with subprocess.Popen([sys.executable, "-c", "pass"]), subprocess.Popen(["sleep", "0.6"]) as last:
         lean.wait_for_all(30)

@@ -20,7 +20,7 @@ def after(*beats: Heartbeat) -> Progress:
     return progress
 
 
-def test_before_the_first_step_has_ended_the_bound_is_that_of_the_start() -> None:
+def test_the_first_step_has_the_start_bound() -> None:
     silent = after()
     assert silent.stalled(600.0) is None
     stall = silent.stalled(601.0)
@@ -31,7 +31,7 @@ def test_before_the_first_step_has_ended_the_bound_is_that_of_the_start() -> Non
 
 
 @pytest.mark.parametrize(("step_time_s", "bound_s"), [(1.0, 60.0), (5.0, 100.0)])
-def test_the_bound_follows_the_median_step_and_has_a_floor(step_time_s: float, bound_s: float) -> None:
+def test_the_bound_follows_the_median_step(step_time_s: float, bound_s: float) -> None:
     steps = [beat(rank, step, "forward", step * step_time_s) for step in range(5) for rank in (0, 1)]
     progress = after(*steps)
     assert progress.bound_s(0) == bound_s
@@ -45,7 +45,7 @@ def test_one_slow_step_does_not_stretch_the_bound() -> None:
     assert after(*(beat(0, step, "forward", at_s) for step, at_s in enumerate(times_s))).bound_s(0) == 60.0
 
 
-def test_the_rank_that_fell_silent_first_is_the_one_named() -> None:
+def test_the_first_silent_rank_is_named() -> None:
     steps = [beat(rank, step, "forward", float(step)) for step in range(5) for rank in (0, 1)]
     stall = after(*steps, beat(0, 4, "backward", 5.0)).stalled(100.0)
     assert stall is not None
@@ -61,7 +61,7 @@ def test_a_heartbeat_seen_twice_is_no_progress() -> None:
     assert stall.rank == 0
 
 
-def test_a_rank_that_is_done_waits_for_the_others_but_not_for_ever() -> None:
+def test_a_finished_rank_waits_within_a_bound() -> None:
     done = after(beat(0, 7, "done", 10.0), beat(1, 7, "collect", 100.0))
     assert done.stalled(100.0 + AFTER_LAST_STEP_S) is None
     stall = done.stalled(101.0 + AFTER_LAST_STEP_S)
@@ -71,7 +71,7 @@ def test_a_rank_that_is_done_waits_for_the_others_but_not_for_ever() -> None:
     assert both.stalled(11.0 + AFTER_LAST_STEP_S) is not None
 
 
-def test_the_timed_window_and_the_peak_come_from_the_heartbeats() -> None:
+def test_heartbeats_give_timed_window_and_peak() -> None:
     progress = after(
         beat(0, 1, "step", 5.0, 10),
         beat(0, 2, "forward", 6.0, 30),

@@ -44,7 +44,7 @@ def handed(study: Path, spec: RunSpec) -> str | None:
     return reference.hand_over(spec, out, None)
 
 
-def test_a_later_run_gets_the_reference_and_says_whose(tmp_path: Path) -> None:
+def test_a_later_run_names_its_reference(tmp_path: Path) -> None:
     finish(tmp_path, record_of(FIRST))
     note = handed(tmp_path, AFTER)
     assert note is not None and note.startswith(f"compared before timing with {FIRST.path()}, whose record has sha256 ")
@@ -52,7 +52,7 @@ def test_a_later_run_gets_the_reference_and_says_whose(tmp_path: Path) -> None:
     assert (found.loss, found.grad_norm, found.moved) == ([8.0, 7.0], [2.0, 1.5], {"layers.0": 1e-3})
 
 
-def test_without_a_reference_the_run_goes_on_and_says_so(tmp_path: Path) -> None:
+def test_a_run_without_a_reference_says_so(tmp_path: Path) -> None:
     assert handed(tmp_path, AFTER) == reference.UNCOMPARED
     assert not (tmp_path / AFTER.path() / REFERENCE).exists()
     assert handed(tmp_path, FIRST) is None, "the reference itself has nothing to be compared with"
@@ -72,7 +72,7 @@ def test_only_a_finished_reference_is_left(tmp_path: Path, record: Record) -> No
     assert not (tmp_path / reference.FOLDER).exists()
 
 
-def test_a_reference_whose_record_is_gone_is_not_used(tmp_path: Path) -> None:
+def test_a_reference_without_its_record_is_unused(tmp_path: Path) -> None:
     out = finish(tmp_path, record_of(FIRST))
     (out / "record.json").unlink()
     assert handed(tmp_path, AFTER) == reference.UNCOMPARED

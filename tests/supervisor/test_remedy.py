@@ -45,7 +45,7 @@ def test_only_a_known_cure_gets_a_second_try(outcome: str, runner_up: str | None
         ("1.16 GiB", "665.96 MiB", "23.25 GiB", "102.04 MiB", None),
     ],
 )
-def test_enough_memory_in_pieces_is_worth_a_second_try(
+def test_fragmented_memory_is_worth_a_second_try(
     asked: str, free: str, allocated: str, unallocated: str, expected: object
 ) -> None:
     text = (
@@ -61,13 +61,13 @@ def test_enough_memory_in_pieces_is_worth_a_second_try(
     assert remedy_for(diagnosis, SPEC, {}) == expected
 
 
-def test_a_cure_that_is_switched_off_or_in_force_is_not_tried() -> None:
+def test_a_remedy_off_or_active_is_not_tried() -> None:
     diagnosis = Diagnosis(outcome="cuda_oom_fragmentation", confidence="high")
     assert remedy_for(diagnosis, make_spec("ddp", protocol__remedies="off"), {}) is None
     assert remedy_for(diagnosis, SPEC, dict(CURE.environment)) is None
 
 
-def test_a_fragmented_run_is_cured_in_the_same_attempt(supervise: Callable[..., Supervisor]) -> None:
+def test_the_same_attempt_cures_a_fragmented_run(supervise: Callable[..., Supervisor]) -> None:
     # A CPU cannot fragment: a stand-in for the worker dies the way PyTorch words it, until the cure is in force.
     run = supervise(make_spec("ddp", protocol__warmup_steps=0, protocol__timed_steps=2)).start(program=[str(STANDIN)])
     assert run.wait() == exitcodes.RECORD_DELIVERED, run.stderr

@@ -42,9 +42,7 @@ def test_a_run_is_measured_over_all_ranks(finished_run: Supervisor) -> None:
     assert measured.mfu is None, "no peak is known for a CPU"
 
 
-def test_a_finished_run_is_left_alone_also_when_a_file_of_it_is_gone(
-    supervise: Make, finished_run: Supervisor, tmp_path: Path
-) -> None:
+def test_a_finished_run_missing_files_stays_finished(supervise: Make, finished_run: Supervisor, tmp_path: Path) -> None:
     spec = finished_run.record.spec
     again = supervise(spec)
     shutil.copytree(finished_run.out, again.out)
@@ -61,7 +59,7 @@ def test_a_finished_run_is_left_alone_also_when_a_file_of_it_is_gone(
     assert (again.out / "try-1" / "launcher.log").exists()
 
 
-def test_a_finished_run_of_another_spec_is_never_overwritten(supervise: Make, finished_run: Supervisor) -> None:
+def test_another_specs_finished_run_is_never_overwritten(supervise: Make, finished_run: Supervisor) -> None:
     other = supervise(make_spec("ddp", protocol__timed_steps=3))
     other.out = finished_run.out
     assert other.run() == exitcodes.CONFIG
@@ -69,7 +67,7 @@ def test_a_finished_run_of_another_spec_is_never_overwritten(supervise: Make, fi
     assert other.record.spec.protocol.timed_steps == 4
 
 
-def test_the_deepspeed_launcher_gives_its_local_rank_to_the_worker(supervise: Make) -> None:
+def test_the_worker_takes_deepspeeds_local_rank(supervise: Make) -> None:
     run = supervise(make_spec("zero-1", protocol__timed_steps=2))
     assert run.run() == exitcodes.RECORD_DELIVERED, run.stderr
     assert run.record.outcome == "ok", run.record.diagnosis
@@ -85,7 +83,7 @@ def test_the_deepspeed_launcher_gives_its_local_rank_to_the_worker(supervise: Ma
     ],
     ids=["INT", "TERM", "TERM-in-a-pod"],
 )
-def test_a_signal_ends_the_ranks_and_leaves_a_record(
+def test_a_signalled_run_leaves_a_record(
     supervise: Make, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, where: str | None, outcome: str
 ) -> None:
     for name in SCHEDULED:  # the suite itself may run in a pod
@@ -104,7 +102,7 @@ def test_a_signal_ends_the_ranks_and_leaves_a_record(
     assert finished(run.out, record.spec) == record
 
 
-def test_a_rank_killed_from_outside_is_recorded_with_its_signal(supervise: Make) -> None:
+def test_a_killed_ranks_signal_is_recorded(supervise: Make) -> None:
     run = supervise(make_spec("fsdp2-reshard", **LONG)).start()
     run.wait_for_step(2)
     victim = run.beat(1)
@@ -119,7 +117,7 @@ def test_a_rank_killed_from_outside_is_recorded_with_its_signal(supervise: Make)
 
 
 @pytest.mark.parametrize("config", ["ddp", pytest.param("zero-1", marks=pytest.mark.slow)])
-def test_a_killed_supervisor_leaves_no_process_and_its_attempt_is_run_again(supervise: Make, config: str) -> None:
+def test_a_killed_supervisor_leaves_no_process(supervise: Make, config: str) -> None:
     run = supervise(make_spec(config, protocol__timed_steps=15)).start()
     run.wait_for_step(2)
     assert run.process is not None
@@ -178,7 +176,7 @@ def test_a_bad_spec_starts_nothing(supervise: Make, text: str | None, words: str
     assert not run.out.exists()
 
 
-def test_an_out_that_is_no_folder_is_refused_in_one_line(supervise: Make) -> None:
+def test_an_out_that_is_no_folder_is_refused(supervise: Make) -> None:
     run = supervise(make_spec("ddp"))
     run.out.write_text("a file")
     assert run.run() == exitcodes.INTERNAL
@@ -195,7 +193,7 @@ def test_a_secret_in_a_spec_is_refused(supervise: Make) -> None:
 
 
 @pytest.mark.slow
-def test_a_second_supervisor_waits_for_the_first_and_takes_its_record(supervise: Make) -> None:
+def test_a_second_supervisor_takes_the_firsts_record(supervise: Make) -> None:
     spec = make_spec("ddp", protocol__timed_steps=20)
     first = supervise(spec).start()
     first.wait_for_step(1)
@@ -208,7 +206,7 @@ def test_a_second_supervisor_waits_for_the_first_and_takes_its_record(supervise:
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
-def test_a_record_is_written_although_the_run_filled_the_disk(supervise: Make, small_disk: Path) -> None:
+def test_a_full_disk_still_gets_a_record(supervise: Make, small_disk: Path) -> None:
     run = supervise(make_spec("ddp", **LONG))
     run.out = small_disk / "out"
     run.start()

@@ -27,7 +27,7 @@ def leave(place: Path, rank: int, rungs: list[dict[str, Any]], trying: int | Non
     HeartbeatWriter(place, rank).beat(2 * len(rungs), phase)
 
 
-def test_a_size_fits_when_it_fits_on_every_rank(tmp_path: Path) -> None:
+def test_a_size_must_fit_on_every_rank(tmp_path: Path) -> None:
     leave(tmp_path, 0, [fitting(2, 10), fitting(4, 30)], 8, "forward")
     leave(tmp_path, 1, [fitting(2, 20)], 4)
     first, second = read_rungs(tmp_path, SPEC, OOM)
@@ -36,7 +36,7 @@ def test_a_size_fits_when_it_fits_on_every_rank(tmp_path: Path) -> None:
     assert (second.rank, second.phase, second.asked_bytes) == (1, "backward", int(11.5 * 2**30))
 
 
-def test_a_model_that_never_stood_fails_at_the_first_size(tmp_path: Path) -> None:
+def test_an_unbuilt_model_fails_at_the_first_size(tmp_path: Path) -> None:
     HeartbeatWriter(tmp_path, 1).beat(-1, "init")
     (only,) = read_rungs(tmp_path, SPEC, OOM)
     assert (only.size, only.fits, only.phase) == (2, False, "init")

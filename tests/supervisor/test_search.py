@@ -54,7 +54,7 @@ def choose(speeds: dict[float, float | None], spec: RunSpec = SPEC, left_s: floa
     return tune(spec, Path("out"), run, time.monotonic() + left_s, lambda: False)
 
 
-def test_the_fastest_trial_is_kept_and_all_are_told() -> None:
+def test_the_fastest_trial_is_kept() -> None:
     choice = choose({25.0: 100.0, 1.0: 90.0, 100.0: 120.0})
     assert choice.spec.engine.settings["bucket_cap_mb"] == 100.0
     assert choice.spec.protocol == structs.replace(SPEC.protocol, trials=())
@@ -73,14 +73,14 @@ def test_a_trial_that_dies_is_data() -> None:
     assert (dead.outcome, dead.sentence, dead.tokens_per_s) == ("cuda_oom", "what happened", None)
 
 
-def test_when_all_die_the_settings_are_measured_as_given() -> None:
+def test_when_all_trials_fail_settings_stay() -> None:
     choice = choose({25.0: None, 1.0: None, 100.0: None})
     assert choice.spec.engine == SPEC.engine
     assert not any(t.kept for t in choice.trials)
     assert "no trial ended ok" in choice.note
 
 
-def test_each_trial_has_an_equal_share_of_the_time_and_the_run_keeps_its_own() -> None:
+def test_trials_share_time_equally_beside_the_run() -> None:
     shares: list[float] = []
 
     def run(trial: RunSpec, place: Path, until_s: float) -> Record:
@@ -91,7 +91,7 @@ def test_each_trial_has_an_equal_share_of_the_time_and_the_run_keeps_its_own() -
     assert shares == pytest.approx([100.0, 400 / 3, 200.0], abs=1.0), "unused time goes to those that follow"
 
 
-def test_no_trial_starts_after_a_signal_or_the_deadline() -> None:
+def test_a_signal_or_the_deadline_stops_trials() -> None:
     def run(trial: RunSpec, place: Path, until_s: float) -> Record:
         raise AssertionError("a trial was started")
 
@@ -99,13 +99,13 @@ def test_no_trial_starts_after_a_signal_or_the_deadline() -> None:
     assert tune(SPEC, Path("out"), run, time.monotonic(), lambda: False).trials == []
 
 
-def test_a_trial_is_short_and_has_the_same_warm_up() -> None:
+def test_a_short_trial_keeps_the_warm_up() -> None:
     trial = trial_spec(SPEC, {"bucket_cap_mb": 1.0})
     assert (trial.protocol.warmup_steps, trial.protocol.timed_steps) == (SPEC.protocol.warmup_steps, 4)
     assert (trial.protocol.profiled_steps, trial.protocol.remedies, trial.protocol.trials) == (0, "off", ())
 
 
-def test_a_setting_that_cannot_be_is_found_before_anything_runs() -> None:
+def test_an_impossible_setting_is_found_before_the_run() -> None:
     spec = make_spec("zero-3-offload", protocol__trials=[{}, {"stage": 2}])
 
     def run(trial: RunSpec, place: Path, until_s: float) -> Record:
@@ -117,7 +117,7 @@ def test_a_setting_that_cannot_be_is_found_before_anything_runs() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_tuned_run_measures_with_what_its_trials_chose(supervise: Callable[..., Supervisor]) -> None:
+def test_a_tuned_run_uses_its_trials_choice(supervise: Callable[..., Supervisor]) -> None:
     spec = make_spec(
         "ddp",
         identity__arm="tuned",
@@ -149,7 +149,7 @@ def test_a_tuned_run_measures_with_what_its_trials_chose(supervise: Callable[...
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_ctrl_c_in_a_trial_ends_the_whole_run_with_a_record(supervise: Callable[..., Supervisor]) -> None:
+def test_ctrl_c_in_a_trial_leaves_a_record(supervise: Callable[..., Supervisor]) -> None:
     spec = make_spec("ddp", identity__arm="tuned", protocol__trial_steps=100_000, protocol__trials=[{}, {}, {}])
     tuned = supervise(spec).start()
     beats = tuned.out / "trial-1" / "try-1"

@@ -42,7 +42,7 @@ def an_attempt(out: Path, config: str = "ddp", **identity: str) -> Record:
     return record
 
 
-def test_logs_and_evidence_are_redacted_and_the_record_still_holds(tmp_path: Path) -> None:
+def test_a_redacted_record_still_holds(tmp_path: Path) -> None:
     out = place(tmp_path)
     before = an_attempt(out)
     assert share(tmp_path) == 1
@@ -66,7 +66,7 @@ def test_a_second_call_changes_nothing(tmp_path: Path) -> None:
     assert (tmp_path / "record.json").read_bytes() == first
 
 
-def test_a_second_call_on_a_study_changes_and_removes_nothing(tmp_path: Path) -> None:
+def test_a_second_share_changes_nothing(tmp_path: Path) -> None:
     out = place(tmp_path)
     an_attempt(out)
     out.with_name("a1.log").write_text(f"{PRIVATE}\nsecond /data/scratch/x/y.py token=abcdefgh\n")
@@ -80,7 +80,7 @@ def test_a_second_call_on_a_study_changes_and_removes_nothing(tmp_path: Path) ->
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == times
 
 
-def test_cited_records_are_left_alone_and_an_empty_folder_is_refused(tmp_path: Path) -> None:
+def test_cited_records_stay_and_empty_folders_are_refused(tmp_path: Path) -> None:
     with pytest.raises(HarnessError, match=r"found no attempt where a study has them .*; expected one study's results"):
         share(tmp_path)
     assert not list(tmp_path.iterdir())
@@ -94,7 +94,7 @@ def everything(root: Path) -> dict[str, bytes]:
     return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
-def test_a_folder_that_is_not_one_studys_results_is_refused_untouched(tmp_path: Path) -> None:
+def test_only_one_studys_results_folder_is_shared(tmp_path: Path) -> None:
     an_attempt(place(tmp_path / "home/results/mine"))
     before = everything(tmp_path)
     run = place(tmp_path / "home/results/mine").parent
@@ -108,7 +108,7 @@ def test_a_folder_that_is_not_one_studys_results_is_refused_untouched(tmp_path: 
 
 
 @pytest.mark.parametrize("second", ["another study", "another place"])
-def test_what_only_looks_like_one_studys_results_is_refused_untouched(tmp_path: Path, second: str) -> None:
+def test_a_lookalike_of_results_is_refused_untouched(tmp_path: Path, second: str) -> None:
     an_attempt(place(tmp_path))
     spec = make_spec("zero-1", identity__study="other")
     an_attempt(
@@ -130,7 +130,7 @@ def test_probes_of_a_frontier_belong_to_the_study(tmp_path: Path) -> None:
     assert "somebody" not in (tmp_path / below / "try-1/rank-0.log").read_text()
 
 
-def test_a_tuned_attempt_holds_although_its_trials_have_records_of_their_own(tmp_path: Path) -> None:
+def test_a_tuned_attempt_with_trial_records_holds(tmp_path: Path) -> None:
     out = place(tmp_path)
     an_attempt(out / "trial-1", "zero-1")
     record = structs.replace(an_attempt(tmp_path / "other"), files=())
@@ -143,7 +143,7 @@ def test_a_tuned_attempt_holds_although_its_trials_have_records_of_their_own(tmp
         assert folder.unsound(place_, shared) == []
 
 
-def test_a_listed_log_that_is_gone_is_noted_and_the_rest_is_redacted(tmp_path: Path) -> None:
+def test_a_missing_log_is_noted_beside_redaction(tmp_path: Path) -> None:
     out = place(tmp_path)
     an_attempt(out)
     (out / "try-1/rank-0.log").rename(out / "try-1/rank-9.log")
@@ -153,7 +153,7 @@ def test_a_listed_log_that_is_gone_is_noted_and_the_rest_is_redacted(tmp_path: P
     assert folder.unsound(out, record) == []
 
 
-def test_a_log_that_cannot_be_read_is_found_before_anything_is_changed(tmp_path: Path) -> None:
+def test_an_unreadable_log_is_found_before_changes(tmp_path: Path) -> None:
     an_attempt(place(tmp_path))
     out = place(tmp_path, "zero-1")
     record = an_attempt(out, "zero-1")
@@ -165,7 +165,7 @@ def test_a_log_that_cannot_be_read_is_found_before_anything_is_changed(tmp_path:
     assert everything(tmp_path) == before
 
 
-def test_nothing_outside_the_attempt_is_touched_whatever_its_record_lists(tmp_path: Path) -> None:
+def test_sharing_touches_nothing_outside_the_attempt(tmp_path: Path) -> None:
     out = place(tmp_path)
     record = an_attempt(out)
     (tmp_path / "mine.log").write_text(PRIVATE)
@@ -175,7 +175,7 @@ def test_nothing_outside_the_attempt_is_touched_whatever_its_record_lists(tmp_pa
     assert (tmp_path / "mine.log").read_text() == PRIVATE
 
 
-def test_what_lies_beside_the_listed_logs_is_redacted_too(tmp_path: Path) -> None:
+def test_unlisted_logs_are_redacted_too(tmp_path: Path) -> None:
     out = place(tmp_path)
     an_attempt(out)
     (out / "try-1/extra.log").write_text(PRIVATE)
@@ -194,7 +194,7 @@ def test_what_lies_beside_the_listed_logs_is_redacted_too(tmp_path: Path) -> Non
     assert folder.unsound(out, read_record(out / "record.json")) == []
 
 
-def test_an_attempt_without_a_record_is_named_and_nothing_is_touched(tmp_path: Path) -> None:
+def test_an_attempt_without_record_stops_sharing(tmp_path: Path) -> None:
     an_attempt(place(tmp_path))
     unfinished = place(tmp_path, "zero-1") / "try-1"
     unfinished.mkdir(parents=True)
@@ -214,7 +214,7 @@ def derived(results: Path, text: str = PRIVATE) -> None:
         (results / name).write_text(text)
 
 
-def test_what_a_record_says_beside_its_evidence_is_redacted_for_trials_and_tries_too(tmp_path: Path) -> None:
+def test_records_of_trials_and_tries_are_redacted(tmp_path: Path) -> None:
     out = place(tmp_path)
     for folder_, config in ((out, "ddp"), (out / "trial-1", "zero-1")):
         record = an_attempt(folder_, config)
@@ -245,7 +245,7 @@ def test_what_a_record_says_beside_its_evidence_is_redacted_for_trials_and_tries
         assert record.environment.variables == {"NCCL_HOSTID": "<host1>", "OMP_NUM_THREADS": "1"}
 
 
-def test_what_quotes_the_records_is_removed_and_named_with_what_makes_it_again(
+def test_reports_quoting_records_are_removed_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

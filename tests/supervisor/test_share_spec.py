@@ -27,9 +27,7 @@ PRETRAINED = {"model__weights": "pretrained"}
         ({"environment": {"LOGNAME": "somebody"}}, "spec.environment.LOGNAME: holds a user"),
     ],
 )
-def test_a_private_spec_is_refused_by_key_before_anything_is_changed(
-    tmp_path: Path, changes: dict[str, Any], words: str
-) -> None:
+def test_a_private_spec_is_refused_by_key(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
     an_attempt(place(tmp_path))
     spec = make_spec("zero-1", **changes)
     out = tmp_path / spec.path()
@@ -43,7 +41,7 @@ def test_a_private_spec_is_refused_by_key_before_anything_is_changed(
     assert everything(tmp_path) == before
 
 
-def test_hashes_hub_names_and_names_of_folders_are_not_private(tmp_path: Path) -> None:
+def test_hashes_hub_and_folder_names_are_public(tmp_path: Path) -> None:
     changes: dict[str, Any] = PRETRAINED | {
         "model__pretrained": "meta-llama/Llama-3.1-8B",
         "model__config___commit_hash": "0123456789" * 4,

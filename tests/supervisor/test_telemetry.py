@@ -56,7 +56,7 @@ def test_a_sample_is_in_plain_units() -> None:
     }
 
 
-def test_what_a_card_refuses_is_null_and_both_names_of_a_reason_are_known() -> None:
+def test_a_figure_the_card_refuses_is_null() -> None:
     sample = read_gpu(a_card(8, power=True, busy=True), None)
     assert sample["power_w"] is None
     assert sample["utilization_percent"] is None

@@ -90,9 +90,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     process.wait()
 
 
-def test_a_finished_run_is_delivered_file_by_file_with_the_record(
-    supervise: Make, finished_run: Supervisor, store: Store
-) -> None:
+def test_every_file_of_a_run_is_delivered(supervise: Make, finished_run: Supervisor, store: Store) -> None:
     record = finished_run.record
     run = supervise(record.spec)
     shutil.copytree(finished_run.out, run.out)
@@ -123,9 +121,7 @@ def test_a_reference_reaches_later_pods(tmp_path: Path, store: Store) -> None:
     assert reference.hand_over(AFTER, tmp_path, Bucket("gs://runs/elsewhere")) == reference.UNCOMPARED
 
 
-def test_a_finished_run_whose_log_is_gone_is_delivered_with_a_list_that_holds(
-    supervise: Make, finished_run: Supervisor, store: Store
-) -> None:
+def test_a_run_missing_its_log_is_delivered(supervise: Make, finished_run: Supervisor, store: Store) -> None:
     run = supervise(finished_run.record.spec)
     shutil.copytree(finished_run.out, run.out)
     (run.out / "try-1/rank-1.log").unlink()
@@ -137,7 +133,7 @@ def test_a_finished_run_whose_log_is_gone_is_delivered_with_a_list_that_holds(
     assert "try-1/rank-1.log: gone or changed after the record was written" in delivered.notes
 
 
-def test_a_pod_taken_away_delivers_in_its_grace_and_the_next_one_starts_clean(supervise: Make, store: Store) -> None:
+def test_a_preempted_pod_delivers_within_its_grace(supervise: Make, store: Store) -> None:
     spec = make_spec("ddp", protocol__timed_steps=100_000)
     for pod in (1, 2):
         run = supervise(spec, f"pod-{pod}").start("--upload", "gs://runs/a1", HARNESS_POD_NAME=f"train-{pod}")
@@ -156,7 +152,7 @@ def test_a_pod_taken_away_delivers_in_its_grace_and_the_next_one_starts_clean(su
     assert "a1/record.json" not in store.names()
 
 
-def test_a_record_from_another_pod_counts_as_delivered_and_stays(finished_run: Supervisor, store: Store) -> None:
+def test_another_pods_record_counts_as_delivered(finished_run: Supervisor, store: Store) -> None:
     theirs = json.dumps(finished_run.record.to_json() | {"pod": 7})
     store.put("x/record.json", theirs)
     Bucket("gs://runs/x").deliver(finished_run.out, finished_run.record, 20)
@@ -168,7 +164,7 @@ def test_a_record_from_another_pod_counts_as_delivered_and_stays(finished_run: S
     assert hopeless(caught.value)
 
 
-def test_of_pods_that_finish_at_once_one_stays_whole(finished_run: Supervisor, store: Store, tmp_path: Path) -> None:
+def test_one_of_two_simultaneous_pods_stays_whole(finished_run: Supervisor, store: Store, tmp_path: Path) -> None:
     log = next(f.path for f in finished_run.record.files if f.path.endswith("rank-0.log"))
 
     def deliver(pod: int) -> None:
@@ -197,9 +193,7 @@ def test_of_pods_that_finish_at_once_one_stays_whole(finished_run: Supervisor, s
         assert hashlib.sha256(content).hexdigest() == file.sha256
 
 
-def test_a_pod_taken_away_delivers_its_record_before_its_files(
-    finished_run: Supervisor, store: Store, tmp_path: Path
-) -> None:
+def test_a_preempted_pod_delivers_its_record_first(finished_run: Supervisor, store: Store, tmp_path: Path) -> None:
     taken = Diagnosis(outcome="preemption", confidence="high")
     record = structs.replace(finished_run.record, outcome="preemption", diagnosis=taken)
     bucket = Bucket("gs://runs/t")
@@ -255,7 +249,7 @@ def test_credentials_that_come_late_are_waited_for(
         server.shutdown()
 
 
-def test_a_permission_that_comes_late_is_waited_for_and_then_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_late_permission_is_awaited_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     bucket, refusals = Bucket("gs://runs/x"), iter([api.Forbidden("not yet")] * 2)
 
     def put(*_: object, **__: object) -> None:
@@ -286,7 +280,7 @@ def test_large_files_travel_in_pieces(store: Store, tmp_path: Path) -> None:
     assert store.raw("big/large") == large.read_bytes()
 
 
-def test_pods_are_counted_and_a_stated_number_is_believed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stated_pod_number_wins_over_counting(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     bucket = Bucket("gs://runs/p")
     assert [bucket.announce(10) for _ in range(3)] == [1, 2, 3]
     monkeypatch.setenv("HARNESS_POD", "9")
@@ -294,7 +288,7 @@ def test_pods_are_counted_and_a_stated_number_is_believed(store: Store, monkeypa
     assert bucket.announce(10) == 9
 
 
-def test_a_bucket_that_does_not_exist_stops_the_run_before_it_costs_anything(supervise: Make, store: Store) -> None:
+def test_a_missing_bucket_stops_the_run_first(supervise: Make, store: Store) -> None:
     run = supervise(make_spec("ddp"))
     assert run.run("--upload", "gs://absent/a1") == exitcodes.DELIVERY
     assert "404" in run.stderr
@@ -332,13 +326,13 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         server.shutdown()
 
 
-def test_a_bucket_that_stays_unavailable_is_given_up_in_time_and_is_not_hopeless(broken: None) -> None:
+def test_an_unavailable_bucket_is_given_up_in_time(broken: None) -> None:
     with pytest.raises(DeliveryError, match="cannot be written") as caught:
         Bucket("gs://runs/x").announce(3)
     assert not hopeless(caught.value)
 
 
-def test_a_bucket_that_hangs_is_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hanging_bucket_is_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()

@@ -10,7 +10,7 @@ import pytest
 from tests.workflow.conftest import STUDY, Checkout
 
 
-def test_a_second_client_adds_to_what_the_run_has_said(checkout: Checkout) -> None:
+def test_a_second_client_appends_to_the_log(checkout: Checkout) -> None:
     run = checkout.matrix.runs[0]
     record = checkout.finish(run)
     written, words = record.read_bytes(), record.parent.with_name("a1.log")
@@ -73,7 +73,7 @@ def locked_disk(checkout: Checkout, tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a file system needs root")
-def test_results_that_cannot_be_written_to_are_refused_in_words(checkout: Checkout, locked_disk: Path) -> None:
+def test_unwritable_results_are_refused_in_words(checkout: Checkout, locked_disk: Path) -> None:
     for target in ("report", "plan"):
         text = checkout.run(target, config=(f"results={locked_disk}",), ok=False)
         assert "found a folder that cannot be written to; give another with --config results=FOLDER" in text

@@ -83,7 +83,7 @@ def wait_for(condition: Callable[[], bool], timeout_s: float) -> None:
 
 
 @pytest.mark.slow
-def test_kill_9_of_snakemake_then_the_same_command_finishes(tmp_path: Path) -> None:
+def test_after_kill_9_the_same_command_finishes(tmp_path: Path) -> None:
     checkout = make_checkout(tmp_path, repeats=1)
     client = subprocess.Popen(
         checkout.command(), cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT,
@@ -121,7 +121,7 @@ def test_a_killed_client_never_costs_a_finished_record(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_rerun_failed_adds_an_attempt_and_keeps_the_old_one(tmp_path: Path) -> None:
+def test_rerun_failed_keeps_the_old_attempt(tmp_path: Path) -> None:
     checkout = make_checkout(tmp_path, repeats=1)
     ok, failed = checkout.matrix.runs
     checkout.finish(ok)

@@ -24,7 +24,7 @@ frontier: {over: micro_batch, limit: 2}
 PLACE = "frontier/cpu-x2/ddp/matched/micro_batch"
 
 
-def test_a_study_that_asks_for_none_is_told_how(checkout: Checkout) -> None:
+def test_a_study_without_frontiers_is_told_how(checkout: Checkout) -> None:
     assert "asks for no frontier; add for example frontier: {over: micro_batch}" in checkout.run("frontier", ok=False)
 
 
@@ -36,7 +36,7 @@ def test_runs_do_not_wait_for_frontiers(checkout: Checkout) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_target_finds_it_once_and_the_plan_agrees(checkout: Checkout) -> None:
+def test_the_frontier_is_searched_once_as_planned(checkout: Checkout) -> None:
     checkout.write_study(STUDY)
     checkout.run("frontier")
     found = decode_file(Frontier, checkout.results / PLACE / "frontier.json")

@@ -9,7 +9,7 @@ from dtbench.study.matrix import at
 from tests.workflow.conftest import STUDY, Checkout
 
 
-def test_a_fresh_study_launches_every_run_and_a_finished_one_none(checkout: Checkout) -> None:
+def test_only_a_fresh_study_launches_runs(checkout: Checkout) -> None:
     assert checkout.preview() == sorted(run.path() for run in checkout.matrix.runs)
     checkout.finish_all()
     assert checkout.preview() == []
@@ -28,7 +28,7 @@ def forget(checkout: Checkout) -> None:
 
 
 @pytest.mark.parametrize("remembers", [True, False])
-def test_once_there_is_a_report_what_is_missing_is_launched_all_the_same(checkout: Checkout, remembers: bool) -> None:
+def test_missing_runs_launch_despite_a_report(checkout: Checkout, remembers: bool) -> None:
     checkout.finish_all()
     checkout.run()
     if not remembers:
@@ -39,7 +39,7 @@ def test_once_there_is_a_report_what_is_missing_is_launched_all_the_same(checkou
     assert checkout.preview() == [gone.path()]
 
 
-def test_once_there_is_a_report_reruns_and_new_repeats_are_launched_all_the_same(checkout: Checkout) -> None:
+def test_reruns_and_repeats_launch_despite_a_report(checkout: Checkout) -> None:
     checkout.finish_all()
     checkout.run()
     forget(checkout)
@@ -79,7 +79,7 @@ def test_editing_code_launches_none(checkout: Checkout) -> None:
     assert checkout.preview() == []
 
 
-def test_rerun_previews_the_next_attempt_of_the_selected_runs(checkout: Checkout) -> None:
+def test_rerun_previews_the_selected_runs_next_attempt(checkout: Checkout) -> None:
     runs = checkout.matrix.runs
     for run, outcome in zip(runs, ("ok", "host_oom", "deadline", "ok"), strict=True):
         checkout.finish(run, outcome=outcome)
@@ -91,7 +91,7 @@ def test_rerun_previews_the_next_attempt_of_the_selected_runs(checkout: Checkout
     assert checkout.preview() == []
 
 
-def test_a_selection_without_a_run_is_said_once_with_what_there_is(checkout: Checkout) -> None:
+def test_an_empty_selection_lists_what_there_is(checkout: Checkout) -> None:
     runs = checkout.matrix.runs
     for run, outcome in zip(runs[:3], ("ok", "host_oom", "ok"), strict=True):
         checkout.finish(run, outcome=outcome)
@@ -116,7 +116,7 @@ def test_report_never_launches_a_run(checkout: Checkout) -> None:
     assert not list(checkout.results.rglob("try-*"))
 
 
-def test_report_is_rebuilt_from_records_each_time_it_is_asked_for(checkout: Checkout) -> None:
+def test_asking_for_the_report_rebuilds_it(checkout: Checkout) -> None:
     checkout.finish_all()
     checkout.run("report")
     checkout.finish(checkout.matrix.runs[0], tokens_per_s=9876.0)
@@ -124,7 +124,7 @@ def test_report_is_rebuilt_from_records_each_time_it_is_asked_for(checkout: Chec
     assert "9876" in (checkout.results / "runs.csv").read_text()
 
 
-def test_a_report_of_another_version_of_the_study_is_made_again(checkout: Checkout) -> None:
+def test_an_edited_study_makes_the_report_again(checkout: Checkout) -> None:
     checkout.finish_all()
     original = "title: As it was\n" + STUDY % {"repeats": 2}
     checkout.write_study(original)
@@ -141,7 +141,7 @@ def test_a_report_of_another_version_of_the_study_is_made_again(checkout: Checko
     assert "Nothing to be done" in checkout.run()
 
 
-def test_what_a_report_links_to_is_restored_by_the_same_command_and_no_run_is(checkout: Checkout) -> None:
+def test_a_deleted_figure_is_restored_without_a_run(checkout: Checkout) -> None:
     checkout.finish_all()
     checkout.run()
     shown = ("report.md", "report.html", "runs.csv", "cells.csv", "diagnoses.json")
@@ -195,7 +195,7 @@ def test_manifests_are_written_without_a_cluster(checkout: Checkout) -> None:
     assert "expected snakemake --profile gke manifests" in checkout.run("manifests", ok=False)
 
 
-def test_a_clone_runs_its_own_code_and_not_the_installed_one(checkout: Checkout) -> None:
+def test_a_clone_runs_its_own_code(checkout: Checkout) -> None:
     checkout.environment |= {"PYTHONPATH": "", "PYTHONSAFEPATH": "1"}
     codec = checkout.folder / "harness/contract/codec.py"
     codec.write_text(codec.read_text().replace("unknown key", "no key of this clone"))
@@ -206,7 +206,7 @@ def test_a_clone_runs_its_own_code_and_not_the_installed_one(checkout: Checkout)
     assert "repeates: no key of this clone" in checkout.run("-n", ok=False), "in the Snakefile"
 
 
-def test_a_record_made_again_comes_into_the_report_by_way_of_every_table(checkout: Checkout) -> None:
+def test_a_new_record_reaches_every_table(checkout: Checkout) -> None:
     checkout.finish_all()
     checkout.run()
     checkout.finish(checkout.matrix.runs[0], tokens_per_s=5678.0)
@@ -215,7 +215,7 @@ def test_a_record_made_again_comes_into_the_report_by_way_of_every_table(checkou
     assert "5678" in (checkout.results / "report.md").read_text()
 
 
-def test_an_attempt_from_a_machine_whose_clock_is_behind_comes_into_the_report(checkout: Checkout) -> None:
+def test_a_slow_clocks_attempt_reaches_the_report(checkout: Checkout) -> None:
     checkout.finish_all()
     checkout.run()
     run = checkout.matrix.runs[0]
@@ -226,7 +226,7 @@ def test_an_attempt_from_a_machine_whose_clock_is_behind_comes_into_the_report(c
     assert "Nothing to be done" in checkout.run()
 
 
-def test_a_bad_study_is_refused_in_two_lines_without_a_traceback(checkout: Checkout) -> None:
+def test_a_bad_study_is_refused_in_two_lines(checkout: Checkout) -> None:
     checkout.write_study("platforms: [cpu-x2]\nrepeates: 2\n")
     text = checkout.run("-n", ok=False)
     assert "config/small.yaml: repeates: unknown key" in text
@@ -251,7 +251,7 @@ def test_plan_writes_the_missing_runs(checkout: Checkout) -> None:
     assert "3 missing runs: results/small/plan.json" in checkout.run("plan")
 
 
-def test_a_lock_and_an_incomplete_marker_of_a_killed_client_are_in_nobodys_way(checkout: Checkout) -> None:
+def test_a_killed_clients_lock_blocks_nobody(checkout: Checkout) -> None:
     checkout.finish_all()
     locks = checkout.folder / ".snakemake" / "locks"
     locks.mkdir(parents=True)
