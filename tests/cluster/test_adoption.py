@@ -24,7 +24,7 @@ def leave(client):
     client.wait(20)
 
 
-def test_a_changed_image_is_told_and_replaces_only_what_has_not_started(clone, kube, add_node):
+def test_a_changed_image_replaces_only_waiting_jobs(clone, kube, add_node):
     add_node()
     clone.write_study("lab", light_study(repeats=3, seconds=90))
     client = clone.start(*ONLY_RUNS)
@@ -51,7 +51,7 @@ def test_a_changed_image_is_told_and_replaces_only_what_has_not_started(clone, k
     assert "Job was deleted" not in clone.said()
 
 
-def test_a_strangers_job_of_the_same_name_is_left_alone(clone, kube, add_node):
+def test_a_strangers_job_is_left_alone(clone, kube, add_node):
     add_node()
     clone.write_study("lab", light_study(repeats=2))
     assert clone.run("manifests", "--config", "study=lab") == 0, clone.said()
@@ -68,7 +68,7 @@ def test_a_strangers_job_of_the_same_name_is_left_alone(clone, kube, add_node):
     assert [r.outcome for r in clone.records("lab").values()] == ["deadline"]
 
 
-def test_a_client_stopped_while_it_makes_jobs_says_what_exists(api, clone, kube):
+def test_a_stopped_client_says_which_jobs_exist(api, clone, kube):
     runs = 24
     clone.write_study("lab", light_study(repeats=runs))
     api.fault = lambda method, path, body: time.sleep(0.8) if method == "POST" else None
@@ -116,7 +116,7 @@ def test_a_fresh_clone_has_the_reruns_of_others(clone, new_clone, kube, add_node
     assert len(kube.jobs()) == 2
 
 
-def test_a_gpu_platform_that_gke_cannot_serve_starts_nothing(clone, kube):
+def test_an_unservable_gpu_platform_starts_nothing(clone, kube):
     entry = {**clone.entry(), "device": "cuda", "gke_accelerator": None, "machine_type": None}
     clone.platform("bare-x1", entry)
     clone.write_study("lab", light_study() | {"platforms": ["lab-l4-x1", "bare-x1"]})

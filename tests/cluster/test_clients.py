@@ -49,7 +49,7 @@ def test_two_clients_at_once_make_each_job_once(new_clone, kube, add_node):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda s: s.name)
-def test_a_signal_detaches_within_two_seconds_and_the_next_client_adopts(number, clone, kube, add_node):
+def test_a_signal_detaches_within_two_seconds(number, clone, kube, add_node):
     clone.write_study("lab", light_study(repeats=2))
     client = clone.start(*ONLY_RUNS, SNAKEMAKE_GKE_POLL_INTERVAL="30")
     clone.wait_until_said("gke: waiting: .*since")
@@ -77,7 +77,7 @@ def test_cancel_on_exit_deletes_the_unfinished_jobs(clone, kube):
     until(lambda: not kube.jobs(), 20, "the Jobs to be deleted")
 
 
-def test_immediate_submit_exits_at_once_and_a_later_client_collects(clone, kube, bucket, add_node):
+def test_a_later_client_collects_after_immediate_submit(clone, kube, bucket, add_node):
     clone.write_study("lab", light_study(repeats=2))
     assert clone.run("--immediate-submit", "--notemp", *ONLY_RUNS, timeout_s=60) == 0, clone.said()
     assert len(kube.jobs()) == 2
@@ -91,7 +91,7 @@ def test_immediate_submit_exits_at_once_and_a_later_client_collects(clone, kube,
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_fifty_kills_at_random_moments_lose_and_repeat_nothing(clone, kube, bucket, add_node):
+def test_fifty_random_kills_lose_and_repeat_nothing(clone, kube, bucket, add_node):
     add_node("a")
     add_node("b")
     runs, kills = 20, 50

@@ -11,7 +11,7 @@ from tests.cluster.lab.client import ROOT, check_files, study
 pytestmark = pytest.mark.cluster
 
 
-def test_one_run_becomes_one_job_one_pod_and_one_record(clone, kube, bucket, add_node):
+def test_one_run_makes_one_job_and_record(clone, kube, bucket, add_node):
     add_node()
     clone.write_study("one", study(["ddp"]))
     assert clone.run("--until", "run", "--config", "study=one") == 0, clone.said()
@@ -26,7 +26,7 @@ def test_one_run_becomes_one_job_one_pod_and_one_record(clone, kube, bucket, add
 
 @pytest.mark.slow
 @pytest.mark.timeout(5400)
-def test_the_quick_study_runs_one_by_one_on_a_four_gpu_node_to_the_report(clone, new_clone, kube, bucket, add_node):
+def test_the_quick_study_finishes_on_one_node(clone, new_clone, kube, bucket, add_node):
     add_node(gpus=4, machine_type="g2-standard-48", cpus=48, memory="192Gi")
     quick = yaml.safe_load((ROOT / "config" / "quick.yaml").read_text())
     # Four ranks share what may be two cores with the control plane: a step may be slow, only silence is an error.
@@ -63,7 +63,7 @@ def test_the_quick_study_runs_one_by_one_on_a_four_gpu_node_to_the_report(clone,
         assert report.read_text() == through_gke
 
 
-def test_the_search_for_a_frontier_is_a_job_like_any_other(clone, new_clone, kube, bucket, add_node):
+def test_a_frontier_search_runs_as_a_job(clone, new_clone, kube, bucket, add_node):
     add_node()
     content = study(["ddp"], frontier=[{"over": "micro_batch", "limit": 2}])
     clone.write_study("lab", content)

@@ -47,7 +47,7 @@ def test_hostile_objects_end_their_own_run_only(clone, new_clone, bucket, add_no
     assert outcomes(other) == ["deadline"]
 
 
-def test_a_record_that_is_gone_with_its_pod_is_never_ok(clone, new_clone, kube, bucket, add_node):
+def test_losing_record_and_pod_is_never_ok(clone, new_clone, kube, bucket, add_node):
     add_node()
     clone.write_study("lab", light_study())
     assert clone.run(*ONLY_RUNS) == 0, clone.said()
@@ -78,7 +78,7 @@ def test_jobs_are_made_while_results_hang(clone, new_clone, kube, bucket, add_no
     leave(client)
 
 
-def test_a_long_retry_after_is_shown_and_not_obeyed(api, clone, kube, add_node):
+def test_a_long_retry_after_is_not_obeyed(api, clone, kube, add_node):
     add_node()
     clone.write_study("lab", light_study())
     api.fault = lambda method, path, body: "429 3600"
@@ -89,7 +89,7 @@ def test_a_long_retry_after_is_shown_and_not_obeyed(api, clone, kube, add_node):
     assert outcomes(clone) == ["deadline"]
 
 
-def test_an_api_server_that_hangs_is_told_within_a_minute(api, clone):
+def test_a_hanging_api_server_is_reported_promptly(api, clone):
     clone.write_study("lab", light_study())
     api.fault = lambda method, path, body: "hang"
     client = clone.start(*ONLY_RUNS, KUBECONFIG=str(api.kubeconfig))
@@ -97,7 +97,7 @@ def test_an_api_server_that_hangs_is_told_within_a_minute(api, clone):
     leave(client)
 
 
-def test_a_cluster_that_moves_is_followed_past_a_half_written_kubeconfig(api, cluster, clone, kube, add_node):
+def test_a_moved_cluster_is_followed(api, cluster, clone, kube, add_node):
     clone.write_study("lab", light_study())
     client = clone.start(*ONLY_RUNS, KUBECONFIG=str(api.kubeconfig))
     clone.wait_until_said("gke: waiting: ")
@@ -115,7 +115,7 @@ def test_a_cluster_that_moves_is_followed_past_a_half_written_kubeconfig(api, cl
     assert outcomes(clone) == ["deadline"]
 
 
-def test_a_half_written_kubeconfig_is_told_at_the_start(clone, cluster, tmp_path):
+def test_a_half_written_kubeconfig_is_refused(clone, cluster, tmp_path):
     broken = tmp_path / "broken.kubeconfig"
     broken.write_text(cluster.client_kubeconfig.read_text()[:150])
     clone.write_study("lab", light_study())
@@ -134,7 +134,7 @@ def test_a_namespace_that_is_deleted_is_named(cluster, clone, kube):
 
 
 @pytest.mark.parametrize("resource", ["events", "pods"])
-def test_a_missing_right_is_told_and_the_run_ends_all_the_same(resource, clone, kube, add_node):
+def test_a_missing_permission_is_reported_without_blocking(resource, clone, kube, add_node):
     kube.forbid(resource)
     clone.platform("small-l4-x1", {**clone.entry(), "memory_gib": 0.02})
     clone.write_study("lab", light_study(seconds=60) | {"platforms": ["small-l4-x1"]})
@@ -145,7 +145,7 @@ def test_a_missing_right_is_told_and_the_run_ends_all_the_same(resource, clone, 
     assert len(outcomes(clone)) == 1
 
 
-def test_a_limit_range_and_a_quota_of_cpu_limits_are_told_with_advice(clone, kube):
+def test_limit_ranges_and_cpu_quotas_get_advice(clone, kube):
     name, core = kube.namespace, kube.core
     limits = [{"type": "Container", "max": {"memory": "1Gi"}, "default": {"memory": "1Gi"}}]
     core.create_namespaced_limit_range(name, {"metadata": {"name": "lab"}, "spec": {"limits": limits}})

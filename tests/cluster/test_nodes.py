@@ -28,7 +28,7 @@ def started(kube, bucket):
     return kube.running()[0]["metadata"]["name"]
 
 
-def test_a_spot_node_that_shuts_down_costs_nothing_but_time(clone, kube, bucket, add_node):
+def test_a_spot_shutdown_costs_only_time(clone, kube, bucket, add_node):
     node = add_node("a")
     clone.write_study("lab", light_study(seconds=SECONDS))
     client = clone.start(*ONLY_RUNS)
@@ -45,7 +45,7 @@ def test_a_spot_node_that_shuts_down_costs_nothing_but_time(clone, kube, bucket,
     assert not kube.jobs()[0]["status"].get("failed"), "a preemption must not be counted"
 
 
-def test_a_node_that_dies_and_is_deleted_is_replaced(clone, kube, bucket, add_node):
+def test_a_dead_node_is_replaced(clone, kube, bucket, add_node):
     node = add_node("a")
     clone.write_study("lab", light_study(seconds=SECONDS))
     client = clone.start(*ONLY_RUNS)
@@ -71,7 +71,7 @@ def test_an_evicted_pod_is_replaced_and_not_counted(clone, kube, bucket, add_nod
     assert not kube.jobs()[0]["status"].get("failed")
 
 
-def test_a_pod_over_its_memory_limit_becomes_a_host_oom_record(clone, add_node):
+def test_exceeding_pod_memory_is_recorded_as_host_oom(clone, add_node):
     add_node()
     clone.platform("small-l4-x1", {**clone.entry(), "memory_gib": 0.05})
     clone.write_study("lab", light_study(seconds=60) | {"platforms": ["small-l4-x1"]})
@@ -82,7 +82,7 @@ def test_a_pod_over_its_memory_limit_becomes_a_host_oom_record(clone, add_node):
     assert "OOMKilled" in (folder / "k8s.json").read_text()
 
 
-def test_an_image_that_cannot_be_pulled_is_told_then_given_up(clone, kube, add_node):
+def test_an_unpullable_image_is_reported_then_given_up(clone, kube, add_node):
     add_node()
     clone.write_study("lab", light_study())
     image = IMAGE.replace("/bench/", "/missing/")
@@ -95,7 +95,7 @@ def test_an_image_that_cannot_be_pulled_is_told_then_given_up(clone, kube, add_n
     until(lambda: not kube.jobs(), 20, "the Job to be deleted")
 
 
-def test_a_wait_is_explained_in_the_schedulers_words_and_ends_when_a_node_comes(clone, add_node):
+def test_a_wait_quotes_the_scheduler(clone, add_node):
     clone.write_study("lab", light_study(repeats=3))
     client = clone.start(*ONLY_RUNS)
     said = clone.wait_until_said(r"gke: waiting: 3 runs .*")
@@ -108,7 +108,7 @@ def test_a_wait_is_explained_in_the_schedulers_words_and_ends_when_a_node_comes(
     assert len(lines) == len(set(lines)), "a line was printed twice"
 
 
-def test_a_job_deleted_by_hand_is_no_result_and_the_same_command_makes_it_anew(clone, kube, add_node):
+def test_a_job_deleted_by_hand_is_recreated(clone, kube, add_node):
     clone.write_study("lab", light_study())
     client = clone.start(*ONLY_RUNS)
     clone.wait_until_said("gke: waiting: ")
@@ -121,7 +121,7 @@ def test_a_job_deleted_by_hand_is_no_result_and_the_same_command_makes_it_anew(c
     assert only(clone)[1].outcome == "deadline"
 
 
-def test_a_running_job_deleted_by_hand_leaves_the_record_of_its_pod(clone, kube, bucket, add_node):
+def test_a_deleted_running_job_leaves_its_record(clone, kube, bucket, add_node):
     add_node()
     clone.write_study("lab", light_study(seconds=60))
     client = clone.start(*ONLY_RUNS)
@@ -132,7 +132,7 @@ def test_a_running_job_deleted_by_hand_leaves_the_record_of_its_pod(clone, kube,
     assert only(clone)[1].outcome == "preemption"
 
 
-def test_a_job_whose_time_to_live_is_over_is_collected_all_the_same(clone, kube, bucket, add_node):
+def test_an_expired_jobs_record_is_collected(clone, kube, bucket, add_node):
     add_node()
     clone.write_study("lab", light_study())
     immediate = ("--immediate-submit", "--notemp", *ONLY_RUNS)

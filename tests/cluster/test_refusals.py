@@ -38,7 +38,7 @@ def test_a_namespace_that_is_missing_is_named(clone, cluster):
     assert re.search(r'no result: lab-l4-x1 ddp defaults r1: .*404: namespaces "nowhere" not found', clone.said())
 
 
-def test_a_quota_of_jobs_holds_runs_back_until_there_is_room(clone, kube, add_node):
+def test_a_job_quota_delays_runs(clone, kube, add_node):
     limit(kube, count__jobs_batch=1)
     clone.write_study("lab", light_study(repeats=3))
     client = clone.start(*ONLY_RUNS, SNAKEMAKE_GKE_TTL="1")
@@ -50,7 +50,7 @@ def test_a_quota_of_jobs_holds_runs_back_until_there_is_room(clone, kube, add_no
     assert outcomes(clone) == ["deadline"] * 3
 
 
-def test_a_client_that_leaves_at_once_says_that_a_quota_left_runs_behind(clone, kube):
+def test_a_leaving_client_names_runs_without_quota(clone, kube):
     limit(kube, count__jobs_batch=1)
     clone.write_study("lab", light_study(repeats=2))
     assert clone.run("--immediate-submit", "--notemp", *ONLY_RUNS) == 1
@@ -58,7 +58,7 @@ def test_a_client_that_leaves_at_once_says_that_a_quota_left_runs_behind(clone, 
     assert len(kube.jobs()) == 1
 
 
-def test_a_quota_of_pods_is_told_in_its_own_words(clone, kube, add_node):
+def test_a_pod_quota_is_quoted(clone, kube, add_node):
     limit(kube, pods=0)
     add_node()
     clone.write_study("lab", light_study())
@@ -70,7 +70,7 @@ def test_a_quota_of_pods_is_told_in_its_own_words(clone, kube, add_node):
     assert outcomes(clone) == ["deadline"]
 
 
-def test_a_queue_that_holds_a_job_back_is_told_in_its_own_words(clone, kube, add_node):
+def test_a_queue_holding_a_job_is_quoted(clone, kube, add_node):
     add_node()
     clone.write_study("lab", light_study())
     assert clone.run("manifests", "--config", "study=lab") == 0, clone.said()
@@ -99,7 +99,7 @@ def test_a_queue_that_holds_a_job_back_is_told_in_its_own_words(clone, kube, add
 
 
 @pytest.mark.parametrize("status", ["429", "500"])
-def test_an_api_server_that_is_overloaded_or_broken_delays_and_loses_nothing(status, api, clone, kube, add_node):
+def test_a_broken_api_server_loses_nothing(status, api, clone, kube, add_node):
     add_node()
     clone.write_study("lab", light_study(repeats=2, seconds=10))
     api.fault = lambda method, path, body: status if method == "POST" else None
@@ -116,7 +116,7 @@ def test_an_api_server_that_is_overloaded_or_broken_delays_and_loses_nothing(sta
     assert len(kube.jobs()) == len(kube.pods()) == 2
 
 
-def test_expired_credentials_end_a_start_and_are_waited_for_later(api, cluster, clone, kube, add_node):
+def test_expired_credentials_stop_only_a_start(api, cluster, clone, kube, add_node):
     add_node()
     clone.write_study("lab", light_study(seconds=10))
     api.fault = lambda method, path, body: "401"
@@ -135,7 +135,7 @@ def test_expired_credentials_end_a_start_and_are_waited_for_later(api, cluster, 
     assert outcomes(clone) == ["deadline"]
 
 
-def test_a_token_from_a_plugin_is_renewed_before_it_expires(cluster, clone, kube, tmp_path, add_node):
+def test_a_plugins_token_is_renewed_in_time(cluster, clone, kube, tmp_path, add_node):
     if cluster.plane is None:
         pytest.skip("only our own control plane takes this token")
     plugin, calls = tmp_path / "plugin.sh", tmp_path / "calls"

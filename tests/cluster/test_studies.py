@@ -41,7 +41,7 @@ def test_rerun_makes_jobs_only_for_what_failed(clone, kube, add_node):
     ]
 
 
-def test_an_edited_study_runs_what_changed_and_leaves_what_runs(clone, kube, add_node):
+def test_an_edited_study_runs_only_what_changed(clone, kube, add_node):
     clone.write_study("lab", light_study(repeats=2))
     first = clone.start(*ONLY_RUNS)
     clone.wait_until_said("gke: waiting: ")
@@ -77,7 +77,7 @@ def test_manifests_are_written_submitted_by_hand_and_adopted(clone, kube, add_no
 
 
 @pytest.mark.parametrize("study", ["x" * 63, "9-to-5.v2", "a_b..c--d_e"])
-def test_any_name_that_a_study_may_have_gives_a_job_that_the_api_server_takes(study, kube, lab_spec, render):
+def test_every_valid_study_name_makes_valid_jobs(study, kube, lab_spec, render):
     kube.create(render(lab_spec(study=study)), dry_run=True)
 
 
@@ -103,7 +103,7 @@ def test_a_wrong_field_is_refused(break_it, words, kube, lab_spec, render):
     assert words in str(refused.value.body)
 
 
-def test_what_the_api_server_refuses_is_told_and_the_other_runs_go_on(clone, kube, add_node):
+def test_a_refused_job_blocks_no_other(clone, kube, add_node):
     add_node()
     # Legal in a study, not in a node selector: only the API server can know.
     clone.platform("odd-l4-x1", {**clone.entry(), "machine_type": "not a label"})

@@ -39,7 +39,7 @@ def test_the_api_server_stops_for_half_a_minute(clone, cluster, kube, add_node):
     assert len(kube.jobs()) == 2
 
 
-def test_a_bucket_that_answers_503_delays_and_loses_nothing(clone, kube, bucket, add_node):
+def test_a_503_from_the_bucket_loses_nothing(clone, kube, bucket, add_node):
     add_node()
     clone.write_study("lab", light_study())
     bucket.fault = lambda method, path, body: "503"
@@ -57,7 +57,7 @@ def test_a_bucket_that_answers_503_delays_and_loses_nothing(clone, kube, bucket,
     assert len(kube.pods()) == 1
 
 
-def test_a_bucket_that_hangs_does_not_hold_the_client_back_from_leaving(clone, kube, bucket):
+def test_a_client_can_leave_a_hanging_bucket(clone, kube, bucket):
     clone.write_study("lab", light_study())
     client = clone.start(*ONLY_RUNS)
     clone.wait_until_said("gke: waiting: ")
@@ -71,7 +71,7 @@ def test_a_bucket_that_hangs_does_not_hold_the_client_back_from_leaving(clone, k
     assert len(kube.jobs()) == 1
 
 
-def test_a_bucket_closed_to_the_client_ends_it_before_anything_starts(clone, kube, bucket):
+def test_a_bucket_closed_to_the_client_starts_nothing(clone, kube, bucket):
     clone.write_study("lab", light_study())
     bucket.fault = lambda method, path, body: "403"
     assert clone.run(*ONLY_RUNS, timeout_s=60) == 1
@@ -80,7 +80,7 @@ def test_a_bucket_closed_to_the_client_ends_it_before_anything_starts(clone, kub
     assert kube.jobs() == []
 
 
-def test_a_bucket_closed_to_the_pods_loses_no_measurement(clone, kube, bucket, add_node):
+def test_a_bucket_closed_to_pods_loses_nothing(clone, kube, bucket, add_node):
     add_node()
     clone.write_study("lab", light_study())
     # Closed once the pod runs: one that is closed before is told at once, and then nothing is measured.
@@ -93,7 +93,7 @@ def test_a_bucket_closed_to_the_pods_loses_no_measurement(clone, kube, bucket, a
     assert len(kube.pods()) == 1, "a second pod could not deliver either"
 
 
-def test_a_bucket_closed_to_the_pods_from_the_start_is_upload_failed(clone, kube, bucket, add_node):
+def test_a_bucket_closed_throughout_is_upload_failed(clone, kube, bucket, add_node):
     add_node()
     clone.write_study("lab", light_study())
     bucket.fault = lambda method, path, body: "403" if FROM_POD in path else None
@@ -102,9 +102,7 @@ def test_a_bucket_closed_to_the_pods_from_the_start_is_upload_failed(clone, kube
     assert len(kube.pods()) == 1
 
 
-def test_a_file_that_was_overwritten_in_the_bucket_is_told_and_the_other_run_is_collected(
-    clone, new_clone, kube, bucket, add_node
-):
+def test_an_overwritten_file_blocks_no_other_run(clone, new_clone, kube, bucket, add_node):
     add_node()
     clone.write_study("lab", light_study(repeats=2))
     assert clone.run(*ONLY_RUNS) == 0, clone.said()
@@ -133,7 +131,7 @@ def test_a_file_that_was_overwritten_in_the_bucket_is_told_and_the_other_run_is_
     assert outcomes(other) == ["deadline"] * 2
 
 
-def test_a_record_deleted_from_the_bucket_is_taken_from_the_pods_log(clone, new_clone, kube, bucket, add_node):
+def test_a_deleted_record_comes_from_the_log(clone, new_clone, kube, bucket, add_node):
     add_node()
     clone.write_study("lab", light_study())
     assert clone.run(*ONLY_RUNS) == 0, clone.said()
@@ -149,7 +147,7 @@ def test_a_record_deleted_from_the_bucket_is_taken_from_the_pods_log(clone, new_
 
 
 @pytest.mark.parametrize("hours", [-30, 30])
-def test_a_client_whose_clock_is_wrong_does_the_same(hours, clone, kube, add_node, tmp_path):
+def test_a_wrong_client_clock_changes_nothing(hours, clone, kube, add_node, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(
         "import time\n_time, _ns = time.time, time.time_ns\n"
         f"time.time = lambda: _time() + {hours * 3600}\n"

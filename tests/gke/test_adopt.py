@@ -79,7 +79,7 @@ def pod(node, phase="Pending"):
         ([], {"conditions": [{"type": "Complete", "status": "True"}]}, True),
     ],
 )
-def test_a_job_has_started_once_a_node_has_its_pod(pods, status, expected):
+def test_a_scheduled_pod_means_the_job_started(pods, status, expected):
     assert started(made() | {"status": status}, pods) is expected
 
 

@@ -41,7 +41,7 @@ def test_kubernetes_and_exit_codes_say_how_it_ended(given, expected):
     assert found.evidence
 
 
-def test_a_delivered_record_that_is_gone_is_never_ok():
+def test_a_lost_delivered_record_is_never_ok():
     found = diagnose(facts(0, "Completed"))
     assert (found.outcome, found.confidence) == ("unknown", "low")
     assert "record and log are gone" in found.sentence
@@ -87,7 +87,7 @@ def test_many_autopsies_cost_one_more_list_a_poll():
     assert said == []
 
 
-def test_an_account_that_may_not_list_still_gets_what_there_is():
+def test_without_list_permission_files_are_still_fetched():
     shed, said = Shed(["job"]), []
 
     def refuse(*_):
@@ -108,7 +108,7 @@ def test_the_errors_own_line_is_the_evidence():
     assert (found.evidence[0].line, found.evidence[0].text) == (2, "error: spec.json: data.micro_batch: found 0")
 
 
-def test_a_record_on_the_log_is_recovered_with_its_numbers_and_without_its_files(tmp_path):
+def test_a_record_is_recovered_from_the_log(tmp_path):
     line = RECORD_LINE + json.dumps(make_record(FILES).to_json())
     given = facts(74, "Error", ["ok: 100 tok/s", line, "error: gs://b: not uploaded: 403"])
     record = conclude(given, SPEC, tmp_path)
@@ -119,16 +119,16 @@ def test_a_record_on_the_log_is_recovered_with_its_numbers_and_without_its_files
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]"])
-def test_half_a_record_on_the_log_is_not_taken_for_one(text):
+def test_half_a_logged_record_is_refused(text):
     assert recovered(facts(74, "Error", [RECORD_LINE + text]), SPEC) is None
 
 
-def test_a_record_of_another_run_on_the_log_is_not_taken():
+def test_another_runs_logged_record_is_refused():
     line = RECORD_LINE + json.dumps(make_record({}).to_json())
     assert recovered(facts(74, "Error", [line]), make_spec(repeat=2)) is None
 
 
-def test_a_pod_that_is_gone_still_gives_a_record(tmp_path):
+def test_a_lost_pod_still_gives_a_record(tmp_path):
     given = {"job": {}, "pod": None, "pods": [], "events": [], "log_tail": None, "cloud_logging": "q"}
     record = conclude(given, SPEC, tmp_path)
     assert record.outcome == "unknown"

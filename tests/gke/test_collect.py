@@ -65,7 +65,7 @@ def test_everything_arrives_and_the_record_last(tmp_path):
     assert list(tmp_path.rglob("*.part")) == []
 
 
-def test_a_bucket_that_fails_midway_leaves_no_record_and_the_next_try_fetches_the_rest(tmp_path):
+def test_a_broken_download_leaves_no_record(tmp_path):
     shelf = shelf_of(FILES)
     shelf.broken = {"at/try-1/rank-0.log"}
     with pytest.raises(Unavailable):
@@ -76,7 +76,7 @@ def test_a_bucket_that_fails_midway_leaves_no_record_and_the_next_try_fetches_th
     assert shelf.fetched == ["at/spec.json", "at/try-1/rank-0.log"], "what had arrived was not fetched again"
 
 
-def test_a_file_that_is_not_what_the_record_lists_is_refused(tmp_path):
+def test_a_file_unlike_its_checksum_is_refused(tmp_path):
     shelf = shelf_of(FILES)
     shelf.objects["at/try-1/rank-0.log"] = b"step 2\n"
     with pytest.raises(Damaged, match="record says"):
@@ -85,7 +85,7 @@ def test_a_file_that_is_not_what_the_record_lists_is_refused(tmp_path):
     assert not (tmp_path / "try-1/rank-0.log").exists()
 
 
-def test_files_come_from_the_folder_of_the_pod_that_the_record_names(tmp_path):
+def test_files_come_from_the_records_pod(tmp_path):
     shelf = shelf_of(FILES, "at/pods/3/", pod=3)
     shelf.objects["at/record.json"] = shelf.objects.pop("at/pods/3/record.json")
     shelf.objects |= {f"at/pods/2/{p}": b"another pod's" for p in FILES}
@@ -93,7 +93,7 @@ def test_files_come_from_the_folder_of_the_pod_that_the_record_names(tmp_path):
     assert {p: (tmp_path / p).read_bytes() for p in FILES} == FILES
 
 
-def test_an_attempt_that_is_not_ready_has_its_files_and_no_record(tmp_path):
+def test_an_unready_attempt_has_no_record(tmp_path):
     assert collect(shelf_of(FILES), "at", "record.json", tmp_path, SPEC, ready=lambda record: False) is None
     assert (tmp_path / "spec.json").exists()
     assert not (tmp_path / "record.json").exists()
@@ -114,7 +114,7 @@ def test_an_attempt_that_is_not_ready_has_its_files_and_no_record(tmp_path):
         (["record.json"], "is there twice"),
     ],
 )
-def test_a_record_with_paths_that_cannot_be_is_refused(paths, words, tmp_path):
+def test_a_record_with_impossible_paths_is_refused(paths, words, tmp_path):
     with pytest.raises(Damaged, match=words):
         collect(shelf_of(dict.fromkeys(paths, b"x")), "at", "record.json", tmp_path / "attempt", SPEC)
     assert list(tmp_path.iterdir()) == []
@@ -126,7 +126,7 @@ def test_a_folder_in_a_files_way_is_named(tmp_path):
         collect(shelf_of(FILES), "at", "record.json", tmp_path, SPEC)
 
 
-def test_the_right_hash_with_another_spec_inside_is_refused(tmp_path):
+def test_a_hash_unlike_its_spec_is_refused(tmp_path):
     shelf = shelf_of(FILES, spec=make_spec(repeat=2))
     with pytest.raises(Damaged, match="but the spec inside is"):
         collect(shelf, "at", "record.json", tmp_path, SPEC)
@@ -143,13 +143,13 @@ def test_a_record_of_another_spec_is_refused(tmp_path):
         collect(shelf_of(FILES), "at", "record.json", tmp_path, make_spec(repeat=2))
 
 
-def test_the_record_of_a_pod_that_was_taken_away_comes_with_the_files_beside_it(tmp_path):
+def test_a_preempted_pods_record_brings_its_files(tmp_path):
     shelf = shelf_of(FILES, "at/pods/2/")
     collect(shelf, "at", "pods/2/record.json", tmp_path, SPEC)
     assert (tmp_path / "try-1/rank-0.log").read_bytes() == b"step 1\n"
 
 
-def test_a_killed_clients_leftovers_are_removed_before_a_file_is_fetched(tmp_path):
+def test_a_killed_clients_leftovers_are_removed_first(tmp_path):
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     left = part_of(tmp_path / "try-1/rank-0.log", gone.pid)
@@ -177,7 +177,7 @@ class Object:
         return b"0" * self.given
 
 
-def test_a_record_that_is_too_large_is_never_held_in_memory(monkeypatch):
+def test_an_oversized_record_is_never_held_whole(monkeypatch):
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:9")
     bucket, thing = Bucket("gs://bench"), Object(200 * 2**20)
     monkeypatch.setattr(bucket, "_blob", lambda name: thing)
@@ -186,7 +186,7 @@ def test_a_record_that_is_too_large_is_never_held_in_memory(monkeypatch):
     assert thing.given == 1001
 
 
-def test_a_missing_object_is_told_apart_from_a_missing_bucket(monkeypatch):
+def test_missing_objects_and_missing_buckets_differ(monkeypatch):
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:9")
     bucket = Bucket("gs://bench")
 

@@ -38,7 +38,7 @@ def pinned(path):
     return dict(re.findall(r"^([a-z0-9._-]+)==([^ ;\\\n]+)", path.read_text(), re.MULTILINE))
 
 
-def test_the_image_installs_the_locks_versions_by_hash_and_nothing_of_the_client():
+def test_the_image_installs_only_locked_versions():
     image, lock = pinned(CONTAINERS / "requirements.lock"), pinned(ROOT / "requirements.lock")
     assert set(requirements()) <= set(image), "run: make lock"
     assert image.items() <= lock.items(), "run: make lock"
@@ -95,7 +95,7 @@ def test_cloud_build_builds_what_docker_cannot(docker, machine, words, tmp_path)
         assert words in done.stderr
 
 
-def test_what_the_dockerfile_copies_exists_and_gets_past_dockerignore():
+def test_every_file_the_dockerfile_copies_exists():
     sources = [s for line in re.findall(r"^COPY (.+)$", (CONTAINERS / "Dockerfile").read_text(), re.MULTILINE)
                for s in line.split()[:-1] if not line.startswith("--from=")]  # fmt: skip
     kept = {line[1:] for line in (CONTAINERS / "Dockerfile.dockerignore").read_text().splitlines() if line[:1] == "!"}
@@ -103,7 +103,7 @@ def test_what_the_dockerfile_copies_exists_and_gets_past_dockerignore():
     assert all((ROOT / s).exists() for s in sources)
 
 
-def test_what_is_compiled_for_the_image_fits_the_gpus_host_and_not_the_machine_that_builds(tmp_path):
+def test_compiled_code_fits_the_gpus_host(tmp_path):
     source = tmp_path / "isa.c"
     source.write_text(
         "#if !defined(__AVX512F__) || !defined(__AVX512__) || defined(__AVX256__) || defined(__AVX512VNNI__)\n"

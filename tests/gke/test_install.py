@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.slow
-def test_an_ordinary_install_finds_the_plugin_and_its_template(tmp_path):
+def test_an_install_finds_plugin_and_template(tmp_path):
     uv = Path(sys.executable).with_name("uv")
     subprocess.run(
         [uv, "build", "-q", "--wheel", "--python", sys.executable, "-o", tmp_path / "dist", ROOT], check=True

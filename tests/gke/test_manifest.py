@@ -37,7 +37,7 @@ def pod_of(job):
     return job["spec"]["template"]["spec"]
 
 
-def test_the_pod_asks_for_the_platforms_node_and_gpus():
+def test_the_pod_requests_its_platforms_gpus():
     pod = pod_of(render_manifest(make_spec(), make_settings()))
     assert pod["nodeSelector"] == {
         "cloud.google.com/gke-accelerator": "nvidia-l4",
@@ -54,7 +54,7 @@ def test_the_pod_asks_for_the_platforms_node_and_gpus():
     assert shm["emptyDir"] == {"medium": "Memory", "sizeLimit": "40960Mi"}
 
 
-def test_a_cpu_platform_asks_for_what_its_ranks_need():
+def test_a_cpu_platform_requests_what_its_ranks_need():
     spec = make_spec(device="cpu", gke_accelerator=None, machine_type=None, spot=False, cpus=None, memory_gib=None)
     pod = pod_of(render_manifest(spec, make_settings()))
     assert pod["nodeSelector"] == {}
@@ -65,7 +65,7 @@ def test_a_cpu_platform_asks_for_what_its_ranks_need():
 
 
 @pytest.mark.parametrize("name", ["gke_accelerator", "machine_type"])
-def test_a_gpu_platform_without_gke_fields_is_refused_by_name(name):
+def test_a_gpu_platform_needs_gke_fields(name):
     with pytest.raises(SpecError, match=f"platform l4-x4: {name} not set.*ask GKE for no GPU"):
         render_manifest(make_spec(**{name: None}), make_settings())
 
@@ -83,7 +83,7 @@ def test_the_pod_knows_its_grace_and_its_patience():
     assert environment["HARNESS_CREDENTIALS_PATIENCE_S"] == "7"
 
 
-def test_preemption_costs_no_retry_and_hopeless_ends_fail_at_once():
+def test_only_hopeless_ends_fail_at_once():
     job = render_manifest(make_spec(), make_settings(backoff_limit=3))
     rules = job["spec"]["podFailurePolicy"]["rules"]
     assert [r["action"] for r in rules] == ["Ignore", "Ignore", "FailJob"]
@@ -120,7 +120,7 @@ def test_the_spec_travels_in_the_job_and_back():
     assert pod_of(job)["containers"][0]["command"][:6] == ["python", "-m", "harness", "run", "/spec/spec.json", "/out"]
 
 
-def test_a_spec_that_no_object_can_carry_is_refused():
+def test_a_spec_too_large_is_refused():
     spec = make_spec()
     spec.model.config["padding"] = "x" * ANNOTATIONS_LIMIT_BYTES
     with pytest.raises(SpecError, match="a Job can carry 131072: shorten"):
@@ -159,7 +159,7 @@ def test_attempts_are_different_jobs_in_different_places():
         assert command[6:] == ["--upload", f"gs://b/p/{place_of(first)}"]
 
 
-def test_the_search_for_a_frontier_is_a_job_of_its_own():
+def test_a_frontier_search_is_its_own_job():
     options = ["--over", "micro_batch", "--limit", "64"]
     job = render_manifest(make_spec(), make_settings(), options)
     place = place_of(make_spec(), options)
@@ -195,12 +195,12 @@ def test_manifests_of_runs_no_longer_missing_are_removed(tmp_path: Path):
         ({"on_exit": "explode"}, "expected detach or cancel"),
     ],
 )
-def test_settings_no_job_can_be_made_from_are_refused(changes, words):
+def test_settings_without_a_valid_job_are_refused(changes, words):
     with pytest.raises(WorkflowError, match=re.escape(words)):
         check_settings(make_settings(**changes))
 
 
-def test_the_plugin_is_found_and_imports_no_cloud_library_until_needed():
+def test_the_plugin_imports_cloud_libraries_lazily():
     code = (
         "import sys\n"
         "from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry\n"

@@ -29,7 +29,7 @@ def reserved_gib(memory_gib):
 
 
 @pytest.mark.parametrize("name", ON_GKE)
-def test_a_pod_asks_for_most_of_its_node_and_leaves_room_for_the_nodes_own_pods(name):
+def test_a_pod_leaves_room_on_its_node(name):
     entry = ON_GKE[name]
     cpus, memory_gib = MACHINES[entry.machine_type]
     # The kernel sees about 2% less than the machine type's name says.
@@ -40,7 +40,7 @@ def test_a_pod_asks_for_most_of_its_node_and_leaves_room_for_the_nodes_own_pods(
 
 
 @pytest.mark.parametrize("name", ON_GKE)
-def test_a_platform_fills_the_host_of_its_machine_type(name):
+def test_a_platform_fills_its_machine_type(name):
     # The machine type implies the number of GPUs, and no other run shares the host.
     machine = ON_GKE[name].machine_type
     assert ON_GKE[name].world_size == {"g2-standard-48": 4}.get(machine, int(machine[-2]))

@@ -73,7 +73,7 @@ def test_what_an_attempt_without_a_record_needs():
         assert decide(seen, given, recorded=False) is Action.AUTOPSY
 
 
-def test_each_decider_says_its_last_word_the_most_telling_first():
+def test_the_most_telling_reason_comes_first():
     events = [
         event("FailedScaleUp", "out of resources", 7, last="2026-11-30T10:09:00Z"),
         event("TriggeredScaleUp", "earlier", last="2026-11-30T10:05:00Z"),
@@ -103,7 +103,7 @@ def test_each_refusal_has_its_own_advice(words, expected):
     assert (expected in text) if expected else text.endswith(words)
 
 
-def test_an_event_of_the_newer_api_counts_its_series():
+def test_a_newer_api_event_counts_its_series():
     newer = event("FailedScheduling", "none", last=None, eventTime=NOW, firstTimestamp=None)
     newer |= {"count": None, "series": {"count": 9, "lastObservedTime": "2026-11-30T10:30:00.000000Z"}}
     assert waiting_reason(pod(), [newer], job()) == Reason("FailedScheduling: none", 9, NOW)
@@ -126,7 +126,7 @@ def test_a_pod_that_only_starts_is_not_stuck():
     assert reason.text == "starting on n"
 
 
-def test_a_pod_that_ends_and_one_on_a_lost_node_are_told_apart():
+def test_an_ending_pod_differs_from_a_lost_one():
     ending = pod("n")
     ending["metadata"]["deletionTimestamp"] = NOW
     assert waiting_reason(ending, [], job()).text == "its pod on n is ending"
@@ -137,12 +137,12 @@ def test_a_pod_that_ends_and_one_on_a_lost_node_are_told_apart():
     assert waiting_reason(lost, [], job()).text == "starting on n", "the Job's own count lags behind the pod"
 
 
-def test_a_job_without_pod_and_a_suspended_one_say_so():
+def test_podless_and_suspended_jobs_say_so():
     assert "Job controller" in waiting_reason(None, [], job()).text
     assert "queue" in waiting_reason(None, [], job("Suspended")).text
 
 
-def test_a_pod_that_may_not_be_made_is_explained_by_the_controllers_last_words_without_the_pods_name():
+def test_a_refused_pod_quotes_the_controller():
     words = 'pods "job-{}" is forbidden: exceeded quota: team, requested: pods=1, used: pods=9, limited: pods=9'
     said = [
         event("FailedCreate", words.format("x7k2p"), uid="j1", involvedObject={"kind": "Job", "name": "job"}),
@@ -157,7 +157,7 @@ def test_explain_leaves_running_and_finished_jobs_out():
     assert list(explain(jobs, [pod()], [])) == ["job"]
 
 
-def test_runs_that_wait_for_one_reason_share_a_line_said_once():
+def test_runs_waiting_for_one_reason_share_a_line():
     said = []
     teller = Teller(said.append)
     reasons = {f"run {n}": Reason("no node", 3, NOW) for n in range(5)}
@@ -172,7 +172,7 @@ def test_runs_that_wait_for_one_reason_share_a_line_said_once():
     ]
 
 
-def test_trouble_is_said_when_it_begins_and_when_it_ends():
+def test_trouble_is_reported_at_start_and_end():
     said = []
     teller = Teller(said.append)
     for _ in range(3):
@@ -183,7 +183,7 @@ def test_trouble_is_said_when_it_begins_and_when_it_ends():
     assert said == ["gke: 503", "gke: the bucket answers again", "gke: 503"]
 
 
-def test_the_last_pods_record_is_found_by_number_not_by_name(tmp_path):
+def test_the_last_pods_record_is_found_by_number(tmp_path):
     attempt = Attempt(make_spec(), tmp_path)
     blobs = dict.fromkeys(
         f"{attempt.remote}/{name}" for name in ("pods/9/record.json", "pods/10/record.json", "pods/11/try-1/rank-0.log")
