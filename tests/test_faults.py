@@ -83,12 +83,12 @@ def test_a_fault_strikes_only_at_its_place() -> None:
         injector.strike(3, "backward")
 
 
-def test_an_unknown_fault_is_refused_with_the_nearest_name() -> None:
+def test_an_unknown_fault_suggests_the_nearest() -> None:
     with pytest.raises(SpecError, match=r"faults\[0\]\.kind: found 'segfalt'.*did you mean 'segfault'"):
         make_spec(faults=[{"kind": "segfalt"}])
 
 
-def test_a_spec_may_name_exactly_the_faults_that_can_be_injected() -> None:
+def test_a_spec_names_only_injectable_faults() -> None:
     assert set(get_args(FaultKind)) == set(kinds())
 
 

@@ -161,7 +161,7 @@ def test_diagnosis_runs_on_a_bare_python(tmp_path: Path) -> None:
     assert "cuda_oom" in done.stdout, done.stderr
 
 
-def test_no_torch_on_the_client_or_in_the_supervisor() -> None:
+def test_client_and_supervisor_never_import_torch() -> None:
     for path in SOURCES:
         if layer_of(module_of(path)) in CLIENT_AND_SUPERVISOR:
             tops = {name.split(".")[0] for name in imports_of(path)}

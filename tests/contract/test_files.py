@@ -14,9 +14,7 @@ from harness.contract.files import part_of, remove_leftovers, write_atomically
 TEXTS = [letter * 200_000 for letter in "ab"]
 
 
-def test_only_a_dead_writers_copies_of_this_machine_are_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_this_machines_dead_writers_are_cleaned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     dead, alive = part_of(tmp_path / "a.csv", gone.pid), part_of(tmp_path / "a.csv")
@@ -39,7 +37,7 @@ def write(path: Path, text: str) -> None:
         write_atomically(path, text)
 
 
-def test_two_writers_of_one_file_never_mix_and_leave_nothing_behind(tmp_path: Path) -> None:
+def test_two_writers_of_one_file_never_mix(tmp_path: Path) -> None:
     path = tmp_path / "made/report.md"
     write_atomically(path, TEXTS[0])
     spawn = multiprocessing.get_context("fork")
@@ -52,7 +50,7 @@ def test_two_writers_of_one_file_never_mix_and_leave_nothing_behind(tmp_path: Pa
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_what_a_killed_writer_left_goes_with_the_next_writing(tmp_path: Path) -> None:
+def test_the_next_write_removes_a_killed_writers_file(tmp_path: Path) -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     part_of(tmp_path / "runs.csv", gone.pid).touch()
@@ -60,7 +58,7 @@ def test_what_a_killed_writer_left_goes_with_the_next_writing(tmp_path: Path) ->
     assert [p.name for p in tmp_path.iterdir()] == ["runs.csv"]
 
 
-def test_an_atomic_write_that_fails_leaves_the_old_file_and_no_part(tmp_path: Path) -> None:
+def test_a_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_text("old")
     with pytest.raises(UnicodeEncodeError):

@@ -89,7 +89,7 @@ def test_a_training_like_the_reference_passes() -> None:
     assert against(loss=near, grad_norm=[4.02, 3.1, 2.9, 3.0, 3.0]) == []
 
 
-def test_another_first_loss_names_the_first_module_that_differs() -> None:
+def test_a_wrong_loss_names_the_differing_module() -> None:
     (said,) = against(loss=[8.05, 7.05, 6.05, 5.55, 5.05], outputs={"embed": 0.1, "layers.0": 0.21, "layers.1": 0.33})
     assert said.startswith("loss of step 0, before any update: promised 8 within 0.0")
     assert said.endswith("the first module whose output differs is layers.0")
@@ -101,12 +101,12 @@ def test_summed_gradients_are_named(factor: int, what: str) -> None:
     assert f"found {4 * factor}, {factor}.00x the reference's: gradients are summed over {what}, not averaged" in said
 
 
-def test_a_wrong_norm_that_is_no_multiple_has_no_cause() -> None:
+def test_an_unexplained_norm_gets_no_cause() -> None:
     (said,) = against(grad_norm=[2.7, 3.0, 3.0, 3.0, 3.0])
     assert said.endswith("found 2.7, 0.68x the reference's")
 
 
-def test_another_learning_rate_is_named_by_the_way_parameters_move() -> None:
+def test_a_wrong_learning_rate_is_named() -> None:
     (said,) = against(moved={"layers.0": 1.5e-3, "layers.1": 1.5e-3})
     assert said.endswith("as with a learning rate of 1.50x")
 

@@ -54,13 +54,13 @@ def test_round_trip_keeps_meaning_and_hash() -> None:
     assert spec.tokens_per_step == 64 * 2 * 3 * 2
 
 
-def test_an_integer_where_a_number_is_meant_does_not_change_the_hash() -> None:
+def test_an_integer_for_a_number_keeps_the_hash() -> None:
     assert (
         parse_spec(changed("protocol.deadline_s", 60)).hash() == parse_spec(changed("protocol.deadline_s", 60.0)).hash()
     )
 
 
-def test_the_hash_is_pinned_and_a_stated_default_does_not_change_it() -> None:
+def test_a_stated_default_keeps_the_hash() -> None:
     # Committed results lie under this hash: a change here orphans them all.
     assert parse_spec(PLAIN).run_hash()[:12] == "3729b2da456c"
     stated = changed("protocol.parity_tolerance", 0.02)
@@ -68,7 +68,7 @@ def test_the_hash_is_pinned_and_a_stated_default_does_not_change_it() -> None:
     assert parse_spec(changed("protocol.parity_tolerance", 0.03)).run_hash() != parse_spec(PLAIN).run_hash()
 
 
-def test_every_attempt_has_a_name_of_its_own_within_one_run() -> None:
+def test_attempts_of_one_run_have_different_names() -> None:
     first, second = parse_spec(PLAIN), parse_spec(changed("identity.attempt", 2))
     assert first.run_hash() == second.run_hash()
     assert first.hash() != second.hash()
@@ -141,7 +141,7 @@ SHOWN = r"10{70,}\.\.\."
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
-def test_a_number_that_nothing_can_reckon_with_is_refused_by_key(key: str, value: Any, message: str) -> None:
+def test_an_unusable_number_is_refused_by_key(key: str, value: Any, message: str) -> None:
     with pytest.raises(SpecError, match=message):
         parse_spec(changed(key, value))
 
@@ -163,7 +163,7 @@ def test_a_bad_file_is_refused_by_name(tmp_path: Path, text: str, message: str) 
         read_spec(path)
 
 
-def test_a_missing_file_and_a_binary_one_are_refused(tmp_path: Path) -> None:
+def test_missing_and_binary_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"nothing\.json: cannot be read"):
         read_spec(tmp_path / "nothing.json")
     (tmp_path / "bytes.json").write_bytes(b"\xff\xfe\x00")
@@ -194,7 +194,7 @@ def test_every_named_config_resolves_completely(config: Any) -> None:
     assert spec.engine.settings == settings
 
 
-def test_the_published_arm_differs_in_masters_and_the_matched_arm_does_not() -> None:
+def test_only_the_matched_arm_has_equal_masters() -> None:
     assert ENGINES["fsdp2"].shipped.master != ENGINES["zero"].shipped.master
     roles = ("compute", "master", "optimizer_state", "reduce")
     matched = {tuple(getattr(engine.matched, role) for role in roles) for engine in ENGINES.values()}

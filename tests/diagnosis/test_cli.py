@@ -93,7 +93,7 @@ def test_a_folder_of_ten_thousand_rank_logs(capsys: pytest.CaptureFixture[str], 
 
 
 @pytest.mark.parametrize("make", [lambda p: p / "absent", lambda p: p / "bad.json"])
-def test_what_cannot_be_read_is_said_in_one_line(
+def test_unreadable_input_gives_one_line(
     make,
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,  # type: ignore[no-untyped-def]
@@ -108,7 +108,7 @@ def test_what_cannot_be_read_is_said_in_one_line(
 
 
 @pytest.mark.parametrize("name", [None, "model.safetensors", ".hidden", "heartbeat-0.json"])
-def test_a_folder_without_a_log_is_unknown_and_says_what_it_lacks(
+def test_a_folder_without_logs_says_what_is_missing(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str | None
 ) -> None:
     if name:

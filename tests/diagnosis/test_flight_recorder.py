@@ -40,7 +40,7 @@ def test_the_rank_that_enqueued_fewer_never_joined(tmp_path: Path) -> None:
     assert stuck.last_completed == {0: 2, 1: 2, 2: 2}
 
 
-def test_the_rank_without_a_dump_is_the_absent_one(tmp_path: Path) -> None:
+def test_a_rank_without_a_dump_is_absent(tmp_path: Path) -> None:
     stuck = analyse([dump(tmp_path, r, [call(1, "started")]) for r in (0, 1)])
     assert stuck is not None
     assert stuck.culprit_rank == 2
@@ -54,7 +54,7 @@ def test_different_calls_under_one_number_are_a_mismatch(tmp_path: Path) -> None
     assert "rank 2 in all_gather of 8 elements" in stuck.mismatch
 
 
-def test_the_root_of_a_chain_of_groups_is_named(tmp_path: Path) -> None:
+def test_the_root_of_a_group_chain_is_named(tmp_path: Path) -> None:
     # Rank 1 waits for rank 2 in group 1; rank 0 waits for rank 1 in group 0; rank 2 waits for nobody.
     paths = [
         dump(tmp_path, 0, [call(3, "scheduled")]),

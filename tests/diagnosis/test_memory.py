@@ -11,7 +11,7 @@ CAPPED = (
 )
 
 
-def test_under_a_cap_only_the_rest_of_the_cap_is_free() -> None:
+def test_free_memory_stops_at_the_cap() -> None:
     found = read_shortage(CAPPED)
     assert found.total == 40 * GIB
     assert found.sentence() == (

@@ -52,7 +52,7 @@ def test_needles_are_lower_case_without_digits(signature: Signature) -> None:
     assert all(len(n.strip(" '\"()[]:=-!,\t")) >= 3 and shape_of(n.encode()) == n.encode() for n in signature.needles)
 
 
-def test_every_matching_line_of_the_cases_holds_a_needle() -> None:
+def test_every_matching_line_holds_a_needle() -> None:
     checked = 0
     for line in lines_of_cases():
         for signature in SIGNATURES:
@@ -101,12 +101,12 @@ def look(log: bytes) -> Diagnosis:
 
 
 @pytest.mark.parametrize("case", SINGLE[::12], ids=lambda c: c.name)
-def test_a_case_is_found_in_text_that_never_repeats(case: Stored) -> None:
+def test_a_case_is_found_in_random_text(case: Stored) -> None:
     log = (case.folder / "log.txt").read_bytes()
     assert complaints(case, look(NOISE + b"\n" + log + b"\n" + NOISE[:100_000])) == []
 
 
-def test_without_the_matcher_a_large_log_says_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_matcher_the_diagnosis_is_equal(monkeypatch: pytest.MonkeyPatch) -> None:
     end = b"[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
     with_matcher = look(NOISE + b"\n" + end)
     monkeypatch.setitem(sys.modules, "ahocorasick_rs", None)
@@ -128,7 +128,7 @@ def test_line_numbers_hold_in_text_that_never_repeats() -> None:
 
 
 @pytest.mark.parametrize("place", [0, 70_000, 1_000_000 - 30])
-def test_an_error_inside_a_long_line_keeps_its_number(place: int) -> None:
+def test_an_error_in_a_long_line_is_numbered(place: int) -> None:
     line = noise(1_000_000).replace(b"\n", b" ")
     block = Block(7, b"first\n" + line[:place] + b" CUDA out of memory " + line[place:] + b"\nlast", whole=False)
     found = block.lines()

@@ -42,9 +42,7 @@ def test_a_good_platform_is_good(tmp_path: Path) -> None:
         ({"world_size": 0}, r"mine\.world_size: found 0, expected 1 or more"),
     ],
 )
-def test_a_number_that_no_pod_can_ask_for_is_refused_and_the_schema_agrees(
-    tmp_path: Path, changes: dict[str, Any], message: str
-) -> None:
+def test_an_impossible_number_is_refused_everywhere(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError, match=rf"platforms\.yaml: {message}"):
         load(tmp_path, "mine", GOOD | changes)
     assert not VALIDATOR.is_valid({"mine": GOOD | changes})
@@ -57,7 +55,7 @@ def test_memory_without_an_end_is_refused(tmp_path: Path, number: float) -> None
 
 
 @pytest.mark.parametrize("name", ["odd name/..", "..", "Mine", "a/b", "-x", "", 64 * "a"])
-def test_a_name_that_is_no_folder_and_label_is_refused_and_the_schema_agrees(tmp_path: Path, name: str) -> None:
+def test_an_invalid_platform_name_is_refused_everywhere(tmp_path: Path, name: str) -> None:
     with pytest.raises(
         SpecError, match=rf"platforms\.yaml: name of a platform: found {re.escape(repr(name))}, expected"
     ):

@@ -204,12 +204,12 @@ def test_a_missing_study_lists_what_there_is() -> None:
 
 
 @pytest.mark.parametrize("name", [300 * "s", f"{300 * 's'}.yaml", f"{300 * 's'}/x.yaml", f"config/{300 * 's'}.yaml"])
-def test_a_study_of_a_name_that_no_file_can_have_is_not_found(name: str) -> None:
+def test_an_impossible_study_name_is_not_found(name: str) -> None:
     with pytest.raises(SpecError, match=r"^study.{0,95}\.\.\..{0,160}: (not found|no such file)"):
         load_matrix(name, ROOT)
 
 
-def test_a_models_config_that_json_cannot_carry_is_refused(tmp_path: Path) -> None:
+def test_a_model_config_outside_json_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config/models").mkdir(parents=True)
     (tmp_path / "config/platforms.yaml").write_text((ROOT / "config/platforms.yaml").read_text())
     (tmp_path / "config/mine.yaml").write_text("platforms: [cpu-x2]\nconfigs: [ddp]\nmodel: {name: odd}\n")
@@ -253,7 +253,7 @@ def test_an_unknown_config_key_is_refused() -> None:
         parse_config({"rerum": "failed"})
 
 
-def test_a_results_folder_of_a_name_that_no_folder_can_have_is_refused() -> None:
+def test_an_impossible_results_folder_is_refused() -> None:
     with pytest.raises(
         SpecError, match=r"--config results=r{80}\.\.\.r{157}: r{80}\.\.\.r{157} cannot be a folder: File name too long"
     ):

@@ -26,7 +26,7 @@ def test_there_are_some() -> None:
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_every_record_is_of_its_spec_and_has_its_files(name: str) -> None:
+def test_every_record_has_its_spec_and_files(name: str) -> None:
     paths = sorted((ROOT / "results" / name).rglob("record.json"))
     assert paths
     for path in paths:
@@ -36,7 +36,7 @@ def test_every_record_is_of_its_spec_and_has_its_files(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_the_report_and_its_tables_are_what_the_records_say(name: str, tmp_path: Path) -> None:
+def test_the_committed_report_follows_from_the_records(name: str, tmp_path: Path) -> None:
     results = ROOT / "results" / name
     matrix = load_matrix(name, ROOT)
     loaded = load_runs(matrix, results)

@@ -74,7 +74,7 @@ def test_a_study_names_its_frontiers_by_pattern(study: Load) -> None:
     assert gpus_of(first.spec) == 2
 
 
-def test_one_mapping_will_do_and_the_tuned_arm_has_no_frontier(study: Load) -> None:
+def test_the_tuned_arm_has_no_frontier(study: Load) -> None:
     text = STUDY.replace("defaults, matched", "matched, tuned") + "frontier: {over: sequence_length}\n"
     assert all("/matched/sequence_length" in place for place in frontier_specs(study(text)))
 
@@ -124,7 +124,7 @@ def test_the_table_and_the_report_show_it(study: Load, tmp_path: Path) -> None:
     "edit",
     ["data: {sequence_length: 4096}\n", "model: {activation_checkpointing: true}\n", "environment: {X: y}\n"],
 )
-def test_a_result_of_another_spec_is_missing_and_said_to_be(
+def test_another_specs_frontier_counts_as_missing(
     study: Load, tmp_path: Path, capsys: pytest.CaptureFixture[str], edit: str
 ) -> None:
     lay(tmp_path, found(), study(BOTH))
@@ -142,7 +142,7 @@ def test_a_result_of_another_spec_is_missing_and_said_to_be(
     assert f"{PLACE}/{FILE}: " in capsys.readouterr().out
 
 
-def test_what_a_spec_is_not_made_of_leaves_a_result_as_it_is(study: Load, tmp_path: Path) -> None:
+def test_edits_outside_the_spec_keep_the_frontier(study: Load, tmp_path: Path) -> None:
     lay(tmp_path, found(), study(BOTH))
     (row,) = frontier_rows(study(BOTH + "title: Another\ndescription: words\n"), tmp_path)
     assert row.largest_fit == 9
@@ -157,7 +157,7 @@ def test_what_a_spec_is_not_made_of_leaves_a_result_as_it_is(study: Load, tmp_pa
         ('"ladder": [9, 10]', '"ladder": []', "of another spec"),
     ],
 )
-def test_a_result_that_cannot_be_read_does_not_end_the_report(
+def test_an_unreadable_frontier_keeps_the_report(
     study: Load, tmp_path: Path, capsys: pytest.CaptureFixture[str], old: str, new: str, reason: str
 ) -> None:
     matrix = study(BOTH)
@@ -191,7 +191,7 @@ def test_a_wrong_request_is_refused_with_its_key(study: Load, text: str, message
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_every_config_has_a_default_search_of_six_trials(name: str) -> None:
+def test_every_config_has_six_default_trials(name: str) -> None:
     engine = ENGINES[CONFIGS[name].engine]
     settings = resolve_settings(engine.name, CONFIGS[name].settings)
     trials = engine.trials(parse_settings(engine.name, settings))
@@ -201,7 +201,7 @@ def test_every_config_has_a_default_search_of_six_trials(name: str) -> None:
     assert trials[0] == {}
 
 
-def test_a_studys_own_trials_win_by_config_then_by_engine(study: Load) -> None:
+def test_a_studys_trials_win_over_defaults(study: Load) -> None:
     text = (
         "platforms: [h200-x2]\nconfigs: [zero-2, zero-3, fsdp2-reshard]\narms: [tuned]\nrepeats: 1\ntuned:\n"
         "  zero: [{}, {overlap_comm: false}]\n  zero-3: [{}, {leaf_blocks: true}]\n  fsdp2: [{}, {compile: true}]\n"
@@ -213,7 +213,7 @@ def test_a_studys_own_trials_win_by_config_then_by_engine(study: Load) -> None:
     assert trials["fsdp2-reshard"] == ({}, {"compile": True})
 
 
-def test_the_report_shows_every_trial_and_which_was_kept(study: Load, tmp_path: Path) -> None:
+def test_the_report_shows_trials_and_the_choice(study: Load, tmp_path: Path) -> None:
     matrix = study(
         "platforms: [h200-x2]\nconfigs: [fsdp2-reshard]\narms: [tuned]\nrepeats: 2\n"
         "tuned: {fsdp2: [{}, {compile: true}]}\n"

@@ -19,14 +19,14 @@ STUDIES = sorted(p for p in (ROOT / "config").glob("*.yaml") if p.stem != "platf
 
 
 @pytest.mark.parametrize("path", STUDIES, ids=lambda p: p.stem)
-def test_every_shipped_study_resolves_and_its_specs_survive_a_round_trip(path: Path) -> None:
+def test_every_shipped_specs_round_trip_is_exact(path: Path) -> None:
     matrix = load_matrix(path.stem, ROOT)
     assert matrix.runs
     assert len({run.path() for run in matrix.runs}) == len(matrix.runs)
     assert all(parse_spec(run.to_json()) == run for run in matrix.runs[:10])
 
 
-def test_the_quick_study_is_nine_configs_two_arms_two_repeats() -> None:
+def test_the_quick_study_has_36_runs() -> None:
     matrix = load_matrix("quick", ROOT)
     assert len(matrix.runs) == 36
     assert {run.identity.config for run in matrix.runs} == set(CONFIGS)
@@ -72,7 +72,7 @@ def test_overrides_apply_in_order_to_their_cells_only(study: Load) -> None:
     assert run_of(matrix, "ddp", platform="h200-x2").data.micro_batch == 1
 
 
-def test_editing_one_config_changes_the_hash_of_exactly_its_runs(study: Load) -> None:
+def test_editing_one_config_changes_its_runs_alone(study: Load) -> None:
     text = "platforms: [h200-x2]\nconfigs: [ddp, {name: mine, base: zero-3, override: {engine: {leaf_blocks: %s}}}]\n"
     before = {run.path() for run in study(text % "false").runs}
     after = {run.path() for run in study(text % "true").runs}
@@ -87,7 +87,7 @@ def test_a_description_changes_no_run_but_the_digest(study: Load) -> None:
     assert one.digest != two.digest
 
 
-def test_excluded_cells_stay_in_the_table_with_their_reason(study: Load) -> None:
+def test_excluded_cells_keep_their_reason(study: Load) -> None:
     matrix = study(
         "platforms: [h200-x2]\nconfigs: [ddp, zero-0]\narms: [matched]\nrepeats: 2\n"
         "exclude: [{config: zero-0, reason: not collected, why: No time.}]\n"
@@ -113,7 +113,7 @@ def test_order_is_blocks_in_seeded_random_order(study: Load) -> None:
     assert blocks[0] != blocks[1]
 
 
-def test_most_wanted_cells_come_first_with_all_their_repeats(study: Load) -> None:
+def test_most_wanted_cells_run_first(study: Load) -> None:
     matrix = study(
         "platforms: [h200-x2]\narms: [matched]\nrepeats: 2\norder: [{config: [zero-3, fsdp2-reshard]}, {config: ddp}]\n"
     )

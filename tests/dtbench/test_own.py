@@ -43,7 +43,7 @@ def test_a_config_in_the_working_directory_is_found(
     assert study("platforms: [cpu-x2]\nmodel: {config: small.json}\n").runs[0].model.name == "small"
 
 
-def test_a_snapshot_of_the_hub_cache_has_the_name_in_its_config(study: Callable[[str], Matrix], tmp_path: Path) -> None:
+def test_a_hub_snapshot_takes_its_configs_name(study: Callable[[str], Matrix], tmp_path: Path) -> None:
     write(tmp_path / ("0a" * 20) / "config.json", LLAMA | {"_name_or_path": "meta-llama/Llama-3.1-8B"})
     assert study(f"platforms: [cpu-x2]\nmodel: {{config: {'0a' * 20}}}\n").runs[0].model.name == "llama-3.1-8b"
 

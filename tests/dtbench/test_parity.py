@@ -27,7 +27,7 @@ def test_the_largest_relative_difference_and_its_step() -> None:
     assert not parity.within
 
 
-def test_a_loss_that_is_not_finite_is_never_within() -> None:
+def test_a_non_finite_loss_is_never_within() -> None:
     parity = compare([8.0, math.nan], [8.0, 7.5], steps=5, tolerance=1e9)
     assert parity is not None
     assert not parity.within
@@ -46,7 +46,7 @@ def results_with(matrix: Matrix, folder: Path, arm: str, loss: tuple[float, ...]
     return {f"{config}/{arm}": cell.outcome for (_, config, arm), cell in cells.items()}
 
 
-def test_a_matched_cell_off_the_reference_gets_no_speed(tmp_path: Path, study: Load) -> None:
+def test_a_mismatched_cell_gets_no_speed(tmp_path: Path, study: Load) -> None:
     matrix = study(GPU_STUDY)
     outcomes = results_with(matrix, tmp_path, "matched", (8.0, 7.9, 7.9))
     assert outcomes == {"ddp/matched": "ok", "fsdp2-reshard/matched": "ok", "zero-3/matched": "parity_mismatch"}
@@ -54,7 +54,7 @@ def test_a_matched_cell_off_the_reference_gets_no_speed(tmp_path: Path, study: L
     assert cell.summary(tokens_per_s) is None
 
 
-def test_what_was_found_at_aggregation_is_told_with_its_step_and_losses(tmp_path: Path, study: Load) -> None:
+def test_a_mismatch_names_step_and_losses(tmp_path: Path, study: Load) -> None:
     matrix = study(SKEWED)
     results_with(matrix, tmp_path, "matched", (8.0, 7.9, 7.9))
     text = write_report(matrix, tmp_path).read_text()
@@ -65,7 +65,7 @@ def test_what_was_found_at_aggregation_is_told_with_its_step_and_losses(tmp_path
     assert "Every rank delivered" not in text
 
 
-def test_a_mismatch_beside_good_repeats_is_told_as_well(tmp_path: Path, study: Load) -> None:
+def test_a_mismatch_beside_good_repeats_is_reported(tmp_path: Path, study: Load) -> None:
     matrix = study(SKEWED)
     for run in matrix.runs:
         off = (run.identity.config, run.identity.repeat) == ("zero-3", 2)
@@ -84,7 +84,7 @@ def test_structured_data_is_judged_by_the_fall(tmp_path: Path, study: Load) -> N
 
 
 @pytest.mark.parametrize("word", ["failed", "parity_mismatch"])
-def test_rerun_sees_a_mismatch_that_only_the_report_knows_of(tmp_path: Path, study: Load, word: str) -> None:
+def test_rerun_selects_mismatches_found_by_the_report(tmp_path: Path, study: Load, word: str) -> None:
     matrix = study(GPU_STUDY)
     results_with(matrix, tmp_path, "matched", (8.0, 7.9, 7.9))
     attempts = {
@@ -102,7 +102,7 @@ def test_in_the_defaults_arm_the_difference_is_data(tmp_path: Path, study: Load)
     assert cell.parity_difference() == pytest.approx(0.9 / 7.0)
 
 
-def test_a_loss_that_is_not_finite_is_never_fastest(tmp_path: Path, study: Load) -> None:
+def test_a_non_finite_loss_is_never_fastest(tmp_path: Path, study: Load) -> None:
     matrix = study(GPU_STUDY.replace("[matched]", "[defaults]"))
     for run in matrix.runs:
         broken = run.identity.config == "zero-3"
@@ -113,7 +113,7 @@ def test_a_loss_that_is_not_finite_is_never_fastest(tmp_path: Path, study: Load)
     assert "Failed: `zero-3` (numerics)." in text
 
 
-def test_the_reference_may_have_run_on_another_platform_with_as_many_ranks(tmp_path: Path, study: Load) -> None:
+def test_another_platforms_reference_serves_equal_ranks(tmp_path: Path, study: Load) -> None:
     matrix = study(GPU_STUDY.replace("[h200-x2]", "[h200-x2, h200-x2-thin]"))
     write_record(tmp_path, make_record(run_of(matrix, "ddp", platform="h200-x2"), loss=REFERENCE))
     write_record(tmp_path, make_record(run_of(matrix, "zero-3", platform="h200-x2-thin"), loss=(8.0, 9.0)))

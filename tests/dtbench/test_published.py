@@ -49,7 +49,7 @@ def test_the_shipped_records_are_what_the_generator_writes(tmp_path: Path) -> No
         assert generated == shipped, f"{path}: run python -m dtbench.results.published ."
 
 
-def test_the_shipped_records_hold_the_schema_and_name_their_source() -> None:
+def test_shipped_records_hold_the_schema() -> None:
     schema = json.loads((ROOT / "workflow/schemas/record.schema.json").read_text())
     paths = sorted(SHIPPED.rglob("record.json"))
     assert len(paths) == len(records(load_matrix("published", ROOT))) == 20
@@ -123,7 +123,7 @@ def test_the_reshard_price(context: dict[str, Any], platform: str, percent: int)
     assert round(finding(context, "reshard_price", platform=platform).numbers["change"] * 100) == percent
 
 
-def test_the_order_of_zero_2_and_zero_3_turns(context: dict[str, Any]) -> None:
+def test_the_zero_2_zero_3_order_turns(context: dict[str, Any]) -> None:
     found = finding(context, "stage_order")
     assert round((found.numbers[L4] - 1) * 100) == 19
     assert found.numbers[A100] < 1
@@ -154,7 +154,7 @@ def test_zero_0_does_not_fit(context: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("platform", [A100, L4])
-def test_what_the_starting_point_missed_precision_explains_the_memory(context: dict[str, Any], platform: str) -> None:
+def test_precision_explains_the_published_memory(context: dict[str, Any], platform: str) -> None:
     numbers = finding(context, "precision", platform=platform).numbers
     assert [round(b) for b in numbers["state_bytes"]] == [8, 16]
     assert numbers["expected_gb"] > numbers["measured_gb"] > 4.5

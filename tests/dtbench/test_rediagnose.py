@@ -38,7 +38,7 @@ def outcome_of(matrix: Matrix, results: Path, run: RunSpec) -> str:
     return found
 
 
-def test_a_run_made_again_in_the_same_folder_is_judged_by_its_own_record(tmp_path: Path, matrix: Matrix) -> None:
+def test_a_repeated_run_is_judged_afresh(tmp_path: Path, matrix: Matrix) -> None:
     run = run_of(matrix, "zero-3")
     die(tmp_path, run)
     write_report(matrix, tmp_path)

@@ -154,7 +154,7 @@ def test_the_survival_line_separates_alive_and_dead(tmp_path: Path, study: Load)
     assert (line.survivor_bytes, line.casualty_bytes) == (14_000_000_000, 18_000_000_000)
 
 
-def test_a_torn_record_is_a_row_with_its_problem(tmp_path: Path, study: Load) -> None:
+def test_a_torn_record_gets_a_row(tmp_path: Path, study: Load) -> None:
     matrix = study(GPU_STUDY)
     write_record(tmp_path, make_record(run_of(matrix, "ddp"))).write_text('{"outcome": "ok"')
     text = write_report(matrix, tmp_path).read_text()

@@ -41,7 +41,7 @@ def test_the_same_runs_give_the_same_interval() -> None:
     assert bootstrap(found) == bootstrap(found)
 
 
-def test_the_interval_covers_the_truth_about_as_often_as_it_says() -> None:
+def test_the_interval_covers_the_truth_as_stated() -> None:
     draw = random.Random(7)
     covered = 0
     for _ in range(100):
@@ -77,7 +77,7 @@ def test_without_common_repeats_the_medians_are_divided() -> None:
     assert paired_ratio({}, {1: 1.0}, floor=0.0) is None
 
 
-def test_the_noise_floor_is_half_the_usual_spread_of_repeated_cells() -> None:
+def test_the_noise_floor_is_half_the_spread() -> None:
     repeated = Summary(100.0, 98.0, 102.0, 3, "range")
     assert noise_floor([repeated, None, Summary(5.0, 5.0, 5.0, 1, "range")]) == pytest.approx(0.02)
     assert noise_floor([]) == 0.0

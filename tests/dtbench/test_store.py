@@ -27,7 +27,7 @@ def matrix(study: Load) -> Matrix:
     return study(GPU_STUDY)
 
 
-def test_with_nothing_there_every_first_attempt_is_wanted_and_missing(tmp_path: Path, matrix: Matrix) -> None:
+def test_without_results_every_first_attempt_is_missing(tmp_path: Path, matrix: Matrix) -> None:
     assert set(numbers(tmp_path, matrix).values()) == {1}
     assert len(Plan.of(matrix, tmp_path, frozenset()).missing) == 9
 
@@ -83,7 +83,7 @@ def test_the_newest_attempt_counts_and_old_ones_stay(tmp_path: Path, matrix: Mat
     assert numbers(tmp_path, matrix, "all")[key] == 3
 
 
-def test_an_attempt_without_a_record_is_launched_again_not_counted(tmp_path: Path, matrix: Matrix) -> None:
+def test_an_attempt_without_record_is_launched_again(tmp_path: Path, matrix: Matrix) -> None:
     run = matrix.runs[0]
     (tmp_path / run.path() / "try-1").mkdir(parents=True)
     assert numbers(tmp_path, matrix)[(run.identity.config, run.identity.repeat)] == 1
@@ -96,7 +96,7 @@ def test_a_cancelled_run_is_simply_launched_again(tmp_path: Path, matrix: Matrix
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"outcome": "fine"}', "null", "\xff"])
-def test_a_record_that_cannot_be_read_counts_as_failed(tmp_path: Path, matrix: Matrix, text: str) -> None:
+def test_an_unreadable_record_counts_as_failed(tmp_path: Path, matrix: Matrix, text: str) -> None:
     run = matrix.runs[0]
     path = write_record(tmp_path, make_record(run))
     path.write_bytes(text.encode("latin-1"))
@@ -115,7 +115,7 @@ def test_a_record_of_another_run_counts_as_failed(tmp_path: Path, matrix: Matrix
     assert numbers(tmp_path, matrix, "failed")[key] == 2
 
 
-def test_rerun_goes_by_the_diagnosis_that_the_report_shows(tmp_path: Path, matrix: Matrix) -> None:
+def test_rerun_follows_the_reports_diagnosis(tmp_path: Path, matrix: Matrix) -> None:
     run = matrix.runs[0]
     record = make_record(run, outcome="unknown")
     record = structs.replace(record, tries=(structs.replace(record.tries[0], launcher_exit_code=1),))
@@ -127,7 +127,7 @@ def test_rerun_goes_by_the_diagnosis_that_the_report_shows(tmp_path: Path, matri
     assert numbers(tmp_path, matrix, "unknown")[key] == 1
 
 
-def test_the_spec_of_an_attempt_is_known_also_when_another_one_is_wanted(tmp_path: Path, matrix: Matrix) -> None:
+def test_an_attempts_own_spec_is_kept(tmp_path: Path, matrix: Matrix) -> None:
     run = matrix.runs[3]
     plan = Plan.of(matrix, tmp_path, frozenset())
     path = at(run, attempt=7).path()
@@ -135,7 +135,7 @@ def test_the_spec_of_an_attempt_is_known_also_when_another_one_is_wanted(tmp_pat
     assert (plan.gpus(path), plan.cpus(path), plan.priority(path)) == (2, 16, 0)
 
 
-def test_a_record_from_before_the_contract_gained_a_field_still_counts(tmp_path: Path, matrix: Matrix) -> None:
+def test_a_record_without_newer_fields_counts(tmp_path: Path, matrix: Matrix) -> None:
     run = matrix.runs[0]
     path = write_record(tmp_path, make_record(run))
     plain = json.loads(path.read_text())

@@ -193,10 +193,10 @@ def test_the_gate_names_a_wrong_training(trained: Results, kind: str) -> None:
     assert CAUGHT[kind] in said[0], said
 
 
-def test_the_loss_falls_by_a_fifth_in_a_careful_run(trained: Results) -> None:
+def test_the_loss_falls_by_a_fifth(trained: Results) -> None:
     loss = trained["gate/0"].loss
     assert len(loss) == 40 and loss[-1] < 0.8 * loss[0]
 
 
-def test_a_wrong_forward_is_traced_to_its_first_module(trained: Results) -> None:
+def test_a_wrong_forward_names_its_module(trained: Results) -> None:
     assert trained["gate/dropout"].parity[0].endswith("the first module whose output differs is model.layers.0")

@@ -42,7 +42,7 @@ def snakemake(study: Path, results: Path) -> str:
     return done.stdout
 
 
-def test_a_study_runs_as_slurm_jobs_and_only_once(tmp_path: Path) -> None:
+def test_a_study_runs_once_as_slurm_jobs(tmp_path: Path) -> None:
     study = tmp_path / "small.yaml"
     study.write_text(STUDY, encoding="utf-8")
     # Two cores: the two runs of two ranks come one after the other, so that neither spoils the other's times.
