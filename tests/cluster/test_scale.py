@@ -1,4 +1,4 @@
-"""Scenario 6: 500 Jobs: how long they take to submit, how many calls, how much memory, what a poll costs."""
+"""Scenario 6: 500 Jobs: how many calls, how much memory, what a poll costs. Seconds: benchmarks/gke_calls.py."""
 
 import json
 import re
@@ -17,9 +17,7 @@ RUNS = 500
 def test_500_jobs(clone, kube, bucket, record_property):
     clone.write_study("lab", light_study(repeats=RUNS))
     client = clone.start("--until", "run", "--config", "study=lab", "--verbose", SNAKEMAKE_GKE_STATUS_INTERVAL="10")
-    started_s = time.monotonic()
     clone.wait_until_said(f"gke: waiting: {RUNS} runs .*", 600)
-    submitted_s = time.monotonic() - started_s
     assert len(kube.jobs()) == RUNS
     before = sum(bucket.requests.values())
     time.sleep(20)
@@ -28,11 +26,10 @@ def test_500_jobs(clone, kube, bucket, record_property):
     client.send_signal(signal.SIGINT)
     client.wait(20)
     calls = json.loads(re.search(r"gke: calls: (\{.*\})", clone.said()).group(1))
-    figures = {"submitted_s": submitted_s, "peak_mb": peak_mb, "calls": calls}
+    figures = {"peak_mb": peak_mb, "calls": calls}
     record_property("figures", figures)
     print(figures)
     assert calls["create job"] == RUNS
     assert 0 < lists <= 21, "one LIST of the bucket a poll, whatever the number of Jobs"
     assert abs(calls["list jobs"] - calls["bucket list"]) <= 1
-    assert submitted_s < 120
     assert peak_mb < 300

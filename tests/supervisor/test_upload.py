@@ -31,6 +31,7 @@ from harness.delivery import reference, upload
 from harness.delivery.upload import Bucket, hopeless
 from harness.supervisor import folder
 from harness.supervisor.processes import Cancelled
+from tests.cluster.lab.metadata import Metadata
 from tests.engines.specs import make_spec
 from tests.supervisor.conftest import Supervisor, until
 from tests.supervisor.test_reference import AFTER, FIRST, record_of
@@ -206,47 +207,20 @@ def test_a_preempted_pod_delivers_its_record_first(finished_run: Supervisor, sto
     assert parse_record(store.read("t/pods/1/record.json")).files == record.files
 
 
-class Metadata(http.server.BaseHTTPRequestHandler):
-    """A metadata server that refuses until `open_at_s`, as on a fresh node."""
-
-    open_at_s = 0.0
-
-    def do_GET(self) -> None:
-        late = time.monotonic() < self.open_at_s
-        plain = "googleapis.com" if "universe" in self.path else "pod@lab"
-        if "/token" in self.path:
-            plain = json.dumps({"access_token": "late", "expires_in": 3600, "token_type": "Bearer"})
-        elif "recursive" in self.path:
-            plain = json.dumps({"email": "pod@lab", "scopes": [], "aliases": ["default"]})
-        self.send_response(503 if late else 200)
-        self.send_header("Metadata-Flavor", "Google")
-        self.send_header("Content-Type", "application/json" if plain[0] == "{" else "text/plain")
-        self.send_header("Content-Length", str(len(plain)))
-        self.end_headers()
-        self.wfile.write(plain.encode())
-
-    def log_message(self, *_: object) -> None:
-        """Keep quiet."""
-
-
 def test_credentials_that_come_late_are_waited_for(
     store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Metadata) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        address = f"127.0.0.1:{server.server_port}"
-        monkeypatch.delenv("STORAGE_EMULATOR_HOST")
-        for name, value in {
-            "GCE_METADATA_HOST": address, "GCE_METADATA_IP": address, "API_ENDPOINT_OVERRIDE": store.url,
-            "HOME": str(tmp_path), "CLOUDSDK_CONFIG": str(tmp_path),
-        }.items():  # fmt: skip
-            monkeypatch.setenv(name, value)
-        monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
-        monkeypatch.setattr(Metadata, "open_at_s", time.monotonic() + 12)
-        began_s = time.monotonic()
+    server = Metadata(tmp_path, late_s=12)
+    for name, value in server.environment(store.url, tmp_path).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    there_at_s = server.start()
+    try:
         assert Bucket("gs://runs/late").announce(5) == 1
-        assert time.monotonic() - began_s > 10
-        server.shutdown()
+        assert time.monotonic() > there_at_s - 1
+        assert server.answers()["refused"] > 0
+    finally:
+        server.stop()
 
 
 def test_a_late_permission_is_awaited_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,11 +60,17 @@ class FaultyBucket(Relay):
         """Delete an object."""
         self._tell("DELETE", f"/storage/v1/b/{NAME}/o/{quote(name, safe='')}")
 
-    def _tell(self, method: str, path: str, body: bytes | None = None) -> None:
+    def get(self, name: str) -> bytes:
+        """Read an object."""
+        return self._tell("GET", f"/storage/v1/b/{NAME}/o/{quote(name, safe='')}?alt=media")
+
+    def _tell(self, method: str, path: str, body: bytes | None = None) -> bytes:
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=10)
         connection.request(method, path, body)
         answer = connection.getresponse()
-        assert answer.status < http.client.MULTIPLE_CHOICES, f"{method} {path}: {answer.status} {answer.read()!r}"
+        content = answer.read()
+        assert answer.status < http.client.MULTIPLE_CHOICES, f"{method} {path}: {answer.status} {content!r}"
+        return content
 
     def _make(self) -> bool:
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=10)

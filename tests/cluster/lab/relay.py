@@ -1,14 +1,17 @@
 """A server between a client and a real server that can be told to fail: of the bucket, or of the API server."""
 
+import contextlib
 import http.client
 import json
 import sys
 import threading
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
+PIECE_BYTES = 2**16
 Fault = Callable[[str, str, bytes], str | None]
 """(method, path, body) -> None (pass on), a status such as "503" or "429 3600" (with Retry-After), or "hang"."""
 
@@ -29,6 +32,13 @@ class Relay:
     def __init__(self, connect: Callable[[], http.client.HTTPConnection]) -> None:
         self.fault: Fault = lambda method, path, body: None
         self.requests: Counter[str] = Counter()
+        self.latency_s = 0.0
+        """Time that every request spends on its way."""
+        self.body_bytes_per_s: float | None = None
+        """Speed of each answer; None: as fast as it goes."""
+        self.sending = 0
+        """Answers on their way."""
+        self._counting = threading.Lock()
         self._connect = connect
         self._proxy = Proxy(("127.0.0.1", 0), self._handler())
         self.endpoint = f"http://127.0.0.1:{self._proxy.server_address[1]}"
@@ -44,6 +54,17 @@ class Relay:
         self._proxy.shutdown()
         self._proxy.server_close()
 
+    @contextlib.contextmanager
+    def counted(self) -> Iterator[None]:
+        """Count an answer while it is on its way."""
+        with self._counting:
+            self.sending += 1
+        try:
+            yield
+        finally:
+            with self._counting:
+                self.sending -= 1
+
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         relay = self
 
@@ -57,6 +78,7 @@ class Relay:
                 length = int(self.headers.get("Content-Length") or 0)
                 body = self.rfile.read(length)
                 relay.requests[f"{self.command} {urlsplit(self.path).path}"] += 1
+                time.sleep(relay.latency_s)
                 match relay.fault(self.command, self.path, body):
                     case None:
                         self.answer(*relay.ask(self.command, self.path, body, dict(self.headers)))
@@ -81,7 +103,13 @@ class Relay:
                         self.send_header(key, value)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
-                self.wfile.write(body)
+                with relay.counted():
+                    if relay.body_bytes_per_s is None or len(body) < PIECE_BYTES:
+                        self.wfile.write(body)
+                        return
+                    for at in range(0, len(body), PIECE_BYTES):
+                        self.wfile.write(body[at : at + PIECE_BYTES])
+                        time.sleep(PIECE_BYTES / relay.body_bytes_per_s)
 
             do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = do_HEAD = forward
 
