@@ -1,6 +1,7 @@
 """API calls and seconds per poll: executor gke beside snakemake-executor-plugin-kubernetes, on one real API server.
 
     python benchmarks/gke_calls.py [--jobs 20 100] [--seconds 60]
+    python benchmarks/gke_calls.py --jobs 500 --alone      # how long 500 Jobs take to be made
 
 Starts the test control plane (tests/cluster/build.sh; no nodes, so every Job waits), lets each executor
 submit the same number of Jobs, and counts in the API server's audit log what each asks while nothing
@@ -44,6 +45,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, nargs="+", default=[20, 100])
     parser.add_argument("--seconds", type=float, default=60.0, help="how long to watch each executor wait")
+    parser.add_argument("--alone", action="store_true", help="leave the other plugin out")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="gke-calls-") as folder:
         home = Path(folder)
@@ -54,13 +56,13 @@ def main() -> None:
         try:
             plane.start()
             bucket.start()
-            peer = install_peer(home / "peer-venv")
+            peer = None if options.alone else install_peer(home / "peer-venv")
             rows = []
             for jobs in options.jobs:
                 rows.append(measure("gke", ours(home, plane, bucket, jobs), plane, jobs, options.seconds))
-                rows.append(
-                    measure("kubernetes 0.5.1", theirs(home, plane, bucket, peer, jobs), plane, jobs, options.seconds)
-                )
+                if peer:
+                    other = theirs(home, plane, bucket, peer, jobs)
+                    rows.append(measure("kubernetes 0.5.1", other, plane, jobs, options.seconds))
         finally:
             bucket.stop()
             plane.stop()

@@ -20,7 +20,7 @@ def outcomes(clone):
     return sorted(r.outcome for r in clone.records("lab").values())
 
 
-def test_an_api_server_that_needs_five_seconds_costs_only_time(api, clone, kube, add_node):
+def test_five_seconds_of_api_latency_cost_only_time(api, clone, kube, add_node):
     add_node()
     clone.write_study("lab", light_study(repeats=2))
     api.latency_s = 5
@@ -84,7 +84,7 @@ def fatten(bucket, files, size_bytes):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
-def test_fifty_kills_amid_big_downloads_lose_and_repeat_nothing(clone, new_clone, kube, bucket, add_node):
+def test_fifty_kills_amid_downloads_lose_and_repeat_nothing(clone, new_clone, kube, bucket, add_node):
     add_node()
     runs, kills, files = 12, 50, 8
     clone.write_study("lab", light_study(repeats=runs))

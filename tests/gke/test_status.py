@@ -3,8 +3,8 @@
 import itertools
 
 import pytest
-from snakemake_executor_plugin_gke.attempt import Action, Attempt, decide, last_pod_record, later_attempts
 from snakemake_executor_plugin_gke.status import Phase, Reason, clock, failure_words, phase, waiting_reason
+from snakemake_executor_plugin_gke.submission import Action, Submission, decide, last_pod_record, later_attempts
 from snakemake_executor_plugin_gke.telling import Teller, explain, inert
 
 from tests.gke.specs import make_spec
@@ -184,7 +184,7 @@ def test_trouble_is_reported_at_start_and_end():
 
 
 def test_the_last_pods_record_is_found_by_number(tmp_path):
-    attempt = Attempt(make_spec(), tmp_path)
+    attempt = Submission(make_spec(), tmp_path)
     blobs = dict.fromkeys(
         f"{attempt.remote}/{name}" for name in ("pods/9/record.json", "pods/10/record.json", "pods/11/try-1/rank-0.log")
     )
@@ -193,7 +193,7 @@ def test_the_last_pods_record_is_found_by_number(tmp_path):
 
 
 def test_later_attempts_are_found_in_the_bucket(tmp_path):
-    attempt = Attempt(make_spec(), tmp_path / "a1")
+    attempt = Submission(make_spec(), tmp_path / "a1")
     run = attempt.remote.removesuffix("/a1")
     blobs = [f"{run}/{name}/record.json" for name in ("a1", "a2", "a10", "a2/pods/1", "ax")] + [
         f"{run}0/a9/record.json"

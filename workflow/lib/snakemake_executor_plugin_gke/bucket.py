@@ -35,6 +35,11 @@ class Bucket:
         self.url = url.rstrip("/")
         self.calls: dict[str, int] = {}
         self._prefix = f"{prefix.rstrip('/')}/" if prefix.rstrip("/") else ""
+        self._name = name
+        self.connect()
+
+    def connect(self) -> None:
+        """Read the credentials of this machine, at the start and after they were found to be expired."""
         try:
             # Reading objects needs no project, and a machine may have no default one.
             client = storage.Client(project=None)
@@ -43,7 +48,7 @@ class Bucket:
                 f"bucket {self.url}: no credentials: {error} (run gcloud auth application-default login)"
             ) from None
         self._client = client
-        self._bucket = client.bucket(name)
+        self._bucket = client.bucket(self._name)
 
     def list(self, study: str, names: tuple[str, ...]) -> dict[str, Blob]:
         """Objects below a study whose last part is one of `names`, in one LIST a page of 1000 objects."""
@@ -100,7 +105,11 @@ class _sorted_errors:
             return
         text = f"bucket {self._bucket.url}: {self._what}: {_words(error)}"
         match error:
-            case api.Forbidden() | api.Unauthorized():
+            case auth.RefreshError() | api.Unauthorized():
+                # The next request uses what somebody may have logged in with since.
+                self._bucket.connect()
+                raise Expired(f"{text}: credentials expired: run gcloud auth application-default login") from None
+            case api.Forbidden():
                 raise Denied(
                     f"{text}: permission denied: the account needs roles/storage.objectViewer on the bucket"
                 ) from None
@@ -108,8 +117,6 @@ class _sorted_errors:
                 raise Missing(f"{text}: the object was listed or is in a record, but is gone now") from None
             case api.NotFound():
                 raise Refused(f"{text}: not found: check --gke-bucket") from None
-            case auth.RefreshError():
-                raise Expired(f"{text}: credentials expired: run gcloud auth application-default login") from None
             case (
                 api.RetryError() | api.TooManyRequests() | api.ServerError() | auth.TransportError() | DataCorruption()
             ):

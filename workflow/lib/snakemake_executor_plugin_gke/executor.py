@@ -17,11 +17,11 @@ from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 from harness.contract.errors import SpecError
 from harness.contract.spec import parse_spec
 
-from .attempt import FRONTIER, RECORD, Attempt, Ended
 from .errors import Denied, Expired, RemoteError
 from .fleet import Fleet
 from .manifest import check_platform
 from .settings import ExecutorSettings, check_settings
+from .submission import FRONTIER, RECORD, Submission
 from .telling import inert
 
 DETACH_S = 1.0
@@ -50,30 +50,30 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         for name in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(name, signal.default_int_handler)
         immediate = self.workflow.remote_execution_settings.immediate_submit
-        attempts = []
+        submissions = []
         for job in jobs:
             self.run_job_pre(job)
-            attempt = _attempt(job, _params(job))
-            self._infos[attempt.name] = SubmittedJobInfo(job, external_jobid=attempt.name)
-            attempts.append(attempt)
+            submission = _submission(job, _params(job))
+            self._infos[submission.name] = SubmittedJobInfo(job, external_jobid=submission.name)
+            submissions.append(submission)
         try:
-            ended = self._submit(attempts, immediate)
+            ended = self._submit(submissions, immediate)
         except RemoteError as error:
-            for attempt in attempts:  # not submitted, so there is nothing to leave behind
-                del self._infos[attempt.name]
+            for submission in submissions:  # not submitted, so there is nothing to leave behind
+                del self._infos[submission.name]
             raise WorkflowError(inert(str(error))) from None
-        over = {e.attempt.name for e in ended}
-        for attempt in attempts:
-            if attempt.name not in over:
-                self.report_job_submission(self._infos[attempt.name])
+        over = {s.name for s in ended}
+        for submission in submissions:
+            if submission.name not in over:
+                self.report_job_submission(self._infos[submission.name])
         self._report(ended)
 
-    def _submit(self, attempts: list[Attempt], immediate: bool) -> list[Ended]:
+    def _submit(self, submissions: list[Submission], immediate: bool) -> list[Submission]:
         """Take attempts over; access that is missing may only be late, or come from another terminal."""
         patience_s, end_s = self.settings.credentials_patience, None
         while True:
             try:
-                return self._ready().submit(attempts, must_succeed=immediate)
+                return self._ready().submit(submissions, must_succeed=immediate)
             except (Expired, Denied) as error:
                 if end_s is None:
                     end_s = time.monotonic() + patience_s
@@ -88,13 +88,13 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
 
     async def check_active_jobs(self, active_jobs: list[SubmittedJobInfo]) -> AsyncIterator[SubmittedJobInfo]:
         """One poll. Nothing but a definite end takes a job out of the list."""
-        ended: list[Ended] = []
+        ended: list[Submission] = []
         if active_jobs and not self._stopped.is_set():
             try:
                 ended = self._ready().poll([i.external_jobid for i in active_jobs])
             except Exception as error:  # whatever it is, a poll that failed says nothing about the Jobs
-                self.logger.warning(f"gke: poll failed, every Job is kept: {type(error).__name__}: {error}")
-        over = {e.attempt.name for e in ended}
+                self.logger.warning(f"gke: poll failed, every Job is kept: {type(error).__name__}: {inert(str(error))}")
+        over = {s.name for s in ended}
         self._report(ended)
         for info in active_jobs:
             if info.external_jobid not in over:
@@ -158,9 +158,9 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
             self._fleet = Fleet(cluster, Bucket(self.settings.bucket), self.settings, self.logger.info)
         return self._fleet
 
-    def _report(self, ended: list[Ended]) -> None:
+    def _report(self, ended: list[Submission]) -> None:
         for end in ended:
-            info = self._infos.pop(end.attempt.name)
+            info = self._infos.pop(end.name)
             if end.error is None:
                 self.report_job_success(info)
             else:
@@ -176,7 +176,7 @@ def _params(job: Any) -> dict[str, Any]:
     return params
 
 
-def _attempt(job: Any, params: dict[str, Any]) -> Attempt:
+def _submission(job: Any, params: dict[str, Any]) -> Submission:
     if "spec" not in params:
         raise WorkflowError(f"rule {job.name}: found params {sorted(params)}, but executor gke needs params.spec")
     options = tuple(params.get("options", ()))
@@ -189,4 +189,4 @@ def _attempt(job: Any, params: dict[str, Any]) -> Attempt:
         check_platform(spec)
     except SpecError as error:
         raise WorkflowError(f"rule {job.name}: params.spec: {error}") from None
-    return Attempt(spec, records[0].parent, options)
+    return Submission(spec, records[0].parent, options)

@@ -14,12 +14,12 @@ from typing import Any
 from harness.contract.errors import SpecError
 
 from . import adopt, status
-from .attempt import FRONTIER, PROGRESS, RECORD, Action, Attempt, Ended, decide
 from .ends import Ends
 from .errors import Denied, Expired, Full, Refused, RemoteError, Unavailable
 from .manifest import render_manifest, selector
 from .settings import ExecutorSettings
 from .status import Phase
+from .submission import FRONTIER, PROGRESS, RECORD, Action, Submission, decide
 from .telling import Teller, explain
 
 Json = dict[str, Any]
@@ -37,7 +37,7 @@ class Fleet:
         self._cluster, self._bucket, self._settings = cluster, bucket, settings
         self._tell = Teller(say)
         self._ends = Ends(cluster, bucket, settings, self._tell, self._troubled)
-        self._attempts: dict[str, Attempt] = {}
+        self._submissions: dict[str, Submission] = {}
         self._lock = threading.Lock()
         self._halted = threading.Event()
         self._unanswered: set[str] = set()
@@ -47,24 +47,24 @@ class Fleet:
         self._hurt = False
         """Whether cluster or bucket failed to answer in this poll."""
 
-    def submit(self, attempts: Sequence[Attempt], *, must_succeed: bool = False) -> list[Ended]:
+    def submit(self, submissions: Sequence[Submission], *, must_succeed: bool = False) -> list[Submission]:
         """Take attempts over: collect, adopt or create each. Raises Refused; Unavailable only if `must_succeed`."""
         with self._lock:
-            self._attempts.update({a.name: a for a in attempts})
+            self._submissions.update({a.name: a for a in submissions})
             try:
-                return self._reconcile(attempts, first=True, must_succeed=must_succeed)
+                return self._reconcile(submissions, first=True, must_succeed=must_succeed)
             except Unavailable as error:
                 if must_succeed:
                     raise
                 self._troubled(error)
                 return []
 
-    def poll(self, names: Iterable[str]) -> list[Ended]:
+    def poll(self, names: Iterable[str]) -> list[Submission]:
         """Look once at the cluster and the bucket, and act; trouble with either ends no attempt."""
         with self._lock:
             self._hurt = False
             try:
-                return self._reconcile([self._attempts[n] for n in names])
+                return self._reconcile([self._submissions[n] for n in names])
             except RemoteError as error:
                 self._troubled(error)
                 return []
@@ -83,7 +83,7 @@ class Fleet:
         """The message of a client that detaches: what goes on without it, and what the next client will do."""
         if not self._looked:
             return f"left before the first look at the cluster: of {len(names)} runs, Jobs that exist go on"
-        mine = [self._attempts[n] for n in names]
+        mine = [self._submissions[n] for n in names]
         exist = sum(a.seen and not a.recorded for a in mine)
         recorded, open_ = sum(a.recorded for a in mine), len(self._unanswered)
         unmade = len(mine) - exist - recorded - open_
@@ -124,25 +124,26 @@ class Fleet:
         self._tell.trouble("cluster or bucket", f"{error}; {again}")
 
     def _reconcile(
-        self, attempts: Sequence[Attempt], *, first: bool = False, must_succeed: bool = False
-    ) -> list[Ended]:
-        studies = {a.spec.identity.study for a in attempts}
+        self, submissions: Sequence[Submission], *, first: bool = False, must_succeed: bool = False
+    ) -> list[Submission]:
+        studies = {a.spec.identity.study for a in submissions}
         jobs = self._cluster.jobs(selector(studies))
         blobs: Json = {}
         for study in sorted(studies):
             blobs |= self._bucket.list(study, (RECORD, PROGRESS, FRONTIER))
-        todo, ended = self._sorted(attempts, jobs, blobs)
+        todo, ended = self._sorted(submissions, jobs, blobs)
         if first:
             made, kept, done = (len(todo[a]) for a in (Action.CREATE, Action.WAIT, Action.COLLECT))
-            self._tell.line(f"{len(attempts)} runs: {made} Jobs to create, {kept} to adopt, {done} results to collect")
-            self._say_later(attempts, jobs)
+            runs = f"{len(submissions)} runs"
+            self._tell.line(f"{runs}: {made} Jobs to create, {kept} to adopt, {done} results to collect")
+            self._say_later(submissions, jobs)
         todo[Action.CREATE] += self._replace(todo[Action.WAIT], jobs)
         full = threading.Event()
         # Daemon threads: a client that detaches does not wait for a request that hangs.
         with ThreadPool(PARALLEL) as pool:
             ended += pool.map(lambda a: self._create(a, full, must_succeed), todo[Action.CREATE], 1)
         self._ends.begin(todo, selector(studies), jobs, blobs)
-        ended += self._ends.ended(None if must_succeed else COLLECT_S)
+        ended += self._ends.ended([s.name for s in submissions], None if must_succeed else COLLECT_S)
         held = {a.label: status.Reason(a.held) for a in todo[Action.CREATE] if a.held and not a.seen}
         try:
             ended += self._explain(todo[Action.WAIT], jobs, blobs, held)
@@ -151,57 +152,61 @@ class Fleet:
         return [e for e in ended if e is not None]
 
     def _sorted(
-        self, attempts: Sequence[Attempt], jobs: dict[str, Json], blobs: Json
-    ) -> tuple[dict[Action, list[Attempt]], list[Ended | None]]:
+        self, submissions: Sequence[Submission], jobs: dict[str, Json], blobs: Json
+    ) -> tuple[dict[Action, list[Submission]], list[Submission | None]]:
         """What each attempt needs; ends attempts whose name is taken by another Job."""
-        todo: dict[Action, list[Attempt]] = {action: [] for action in Action}
-        ended: list[Ended | None] = []
-        for attempt in attempts:
-            job = jobs.get(attempt.name)
-            attempt.recorded = f"{attempt.remote}/{attempt.result}" in blobs
-            if job is not None and not attempt.recorded and (why := self._foreign(attempt, job)):
-                ended.append(self._ends.failed(attempt, why))
+        todo: dict[Action, list[Submission]] = {action: [] for action in Action}
+        ended: list[Submission | None] = []
+        for submission in submissions:
+            job = jobs.get(submission.name)
+            submission.recorded = f"{submission.remote}/{submission.result}" in blobs
+            if job is not None and not submission.recorded and (why := self._foreign(submission, job)):
+                ended.append(self._ends.failed(submission, why))
                 continue
-            todo[decide(attempt.seen, job, attempt.recorded)].append(attempt)
-            if job is not None and job["metadata"]["uid"] != attempt.replaced:
-                attempt.seen, attempt.vanished_at_s = True, None
-                attempt.ran |= status.phase(job) is Phase.RUNNING
+            todo[decide(submission.seen, job, submission.recorded)].append(submission)
+            if job is not None and job["metadata"]["uid"] != submission.replaced:
+                submission.seen, submission.vanished_at_s = True, None
+                submission.ran |= status.phase(job) is Phase.RUNNING
         self._looked = True
         return todo, ended
 
-    def _foreign(self, attempt: Attempt, job: Json) -> str | None:
+    def _foreign(self, submission: Submission, job: Json) -> str | None:
         """Why the Job of this name is not this run's; each Job is checked once."""
-        if attempt.checked == job["metadata"]["uid"]:
+        if submission.checked == job["metadata"]["uid"]:
             return None
-        why = adopt.foreign(job, attempt.spec, attempt.options)
+        why = adopt.foreign(job, submission.spec, submission.options)
         if why is None:
-            attempt.checked = job["metadata"]["uid"]
+            submission.checked = job["metadata"]["uid"]
         return why
 
-    def _say_later(self, attempts: Sequence[Attempt], jobs: dict[str, Json]) -> None:
-        for attempt in attempts:
-            if not attempt.options and (number := adopt.elsewhere(jobs.values(), attempt.spec)):
+    def _say_later(self, submissions: Sequence[Submission], jobs: dict[str, Json]) -> None:
+        for submission in submissions:
+            if not submission.options and (number := adopt.elsewhere(jobs.values(), submission.spec)):
                 self._tell.line(
-                    f"attempt {number} of {attempt.label} is in the cluster already, from another clone: once this one "
-                    f"has the record of attempt {attempt.spec.identity.attempt}, --config rerun=failed adopts it"
+                    f"attempt {number} of {submission.label} is in the cluster already, from another clone: once this "
+                    f"one has the record of attempt {submission.spec.identity.attempt}, --config rerun=failed adopts it"
                 )
 
-    def _replace(self, waiting: Sequence[Attempt], jobs: dict[str, Json]) -> list[Attempt]:
+    def _replace(self, waiting: Sequence[Submission], jobs: dict[str, Json]) -> list[Submission]:
         """Say which Jobs were made with other settings; delete those to be made anew, and return them."""
-        groups: dict[str, list[Attempt]] = {}
-        for attempt in waiting:
-            job = jobs[attempt.name]
-            leaving = job["metadata"]["uid"] == attempt.replaced or status.phase(job) is Phase.DELETING
+        groups: dict[str, list[Submission]] = {}
+        for submission in waiting:
+            job = jobs[submission.name]
+            leaving = job["metadata"]["uid"] == submission.replaced or status.phase(job) is Phase.DELETING
             if not leaving and (different := adopt.differences(job, self._settings)):
-                groups.setdefault(adopt.told(different), []).append(attempt)
-        anew: list[Attempt] = []
+                groups.setdefault(adopt.told(different), []).append(submission)
+        anew: list[Submission] = []
         if not groups:
             return anew
         pods: list[Json] = []
         if self._settings.replace_waiting and any(
             not adopt.started(jobs[a.name], ()) for group in groups.values() for a in group
         ):
-            pods = self._cluster.pods(selector({a.spec.identity.study for a in waiting}))
+            try:
+                pods = self._cluster.pods(selector({a.spec.identity.study for a in waiting}))
+            except Denied as error:  # without pods nobody knows which Jobs have started: keep all
+                self._tell.about("replace", f"{error}; no Job is replaced, because pods show which have started")
+                return anew
         for words, group in groups.items():
             idle = [a for a in group if not adopt.started(jobs[a.name], pods)]
             self._tell.differences(words, len(group), len(idle), idle[0].name if idle else "", self._settings)
@@ -209,79 +214,83 @@ class Fleet:
                 anew += [a for a in idle if self._deleted(a, jobs[a.name])]
         return anew
 
-    def _deleted(self, attempt: Attempt, job: Json) -> bool:
+    def _deleted(self, submission: Submission, job: Json) -> bool:
         try:
-            if not self._cluster.delete(attempt.name, unchanged=job):
+            if not self._cluster.delete(submission.name, unchanged=job):
                 return False  # it has started meanwhile
         except RemoteError as error:
             self._troubled(error)
             return False
-        attempt.replaced, attempt.seen, attempt.checked = job["metadata"]["uid"], False, ""
+        submission.replaced, submission.seen, submission.checked = job["metadata"]["uid"], False, ""
         return True
 
-    def _create(self, attempt: Attempt, full: threading.Event, must_succeed: bool) -> Ended | None:
-        if self._halted.is_set() or (full.is_set() and attempt.held):
+    def _create(self, submission: Submission, full: threading.Event, must_succeed: bool) -> Submission | None:
+        if self._halted.is_set() or (full.is_set() and submission.held):
             return None
-        self._unanswered.add(attempt.name)
+        self._unanswered.add(submission.name)
         try:
-            if self._cluster.create(render_manifest(attempt.spec, self._settings, attempt.options)):
-                attempt.seen = True
-            elif job := self._cluster.job(attempt.name):
-                return self._met(attempt, job)
+            if self._cluster.create(render_manifest(submission.spec, self._settings, submission.options)):
+                submission.seen = True
+            elif job := self._cluster.job(submission.name):
+                return self._met(submission, job)
         except Full as error:
             if must_succeed:
                 raise
             full.set()
-            attempt.held = str(error)
+            submission.held = str(error)
         except (Unavailable, Expired, Denied) as error:
             if must_succeed:
                 raise
             self._troubled(error)
         except (Refused, SpecError) as error:
-            return self._ends.failed(attempt, str(error))
+            return self._ends.failed(submission, str(error))
         finally:
-            self._unanswered.discard(attempt.name)
+            self._unanswered.discard(submission.name)
         return None
 
-    def _met(self, attempt: Attempt, job: Json) -> Ended | None:
+    def _met(self, submission: Submission, job: Json) -> Submission | None:
         """The name was taken: by the Job just deleted, by another client's Job of this run, or by a foreign Job."""
-        if job["metadata"]["uid"] == attempt.replaced or status.phase(job) is Phase.DELETING:
+        if job["metadata"]["uid"] == submission.replaced or status.phase(job) is Phase.DELETING:
             return None
-        if why := self._foreign(attempt, job):
-            return self._ends.failed(attempt, why)
-        attempt.seen = True
-        self._tell.about(attempt.name, f"adopted: {attempt.label}: another client has just made its Job")
+        if why := self._foreign(submission, job):
+            return self._ends.failed(submission, why)
+        submission.seen = True
+        self._tell.about(submission.name, f"adopted: {submission.label}: another client has just made its Job")
         return None
 
     def _explain(
-        self, attempts: Sequence[Attempt], jobs: dict[str, Json], blobs: Json, held: dict[str, status.Reason]
-    ) -> list[Ended | None]:
+        self, submissions: Sequence[Submission], jobs: dict[str, Json], blobs: Json, held: dict[str, status.Reason]
+    ) -> list[Submission | None]:
         if time.monotonic() - self._explained_at_s < self._settings.status_interval:
             return []
         self._explained_at_s = time.monotonic()
-        mine = {a.name: jobs[a.name] for a in attempts}
-        running = [a for a in attempts if status.phase(mine[a.name]) is Phase.RUNNING]
-        for attempt in running:
-            self._progress(attempt, blobs.get(f"{attempt.remote}/{PROGRESS}"))
-        if len(running) == len(attempts):
+        mine = {a.name: jobs[a.name] for a in submissions}
+        running = [a for a in submissions if status.phase(mine[a.name]) is Phase.RUNNING]
+        for submission in running:
+            self._progress(submission, blobs.get(f"{submission.remote}/{PROGRESS}"))
+        if len(running) == len(submissions):
             self._tell.waiting(held)
             return []
-        pods = self._cluster.pods(selector({a.spec.identity.study for a in attempts}))
-        try:
-            events = self._cluster.events()
-        except Denied as error:
-            events = []
-            self._tell.about("events", f"{error}; the reasons for waiting lack events")
-        reasons = explain(mine, pods, events)
-        self._tell.waiting({a.label: reasons[a.name] for a in attempts if a.name in reasons} | held)
-        return [self._ends.stuck(a, reasons.get(a.name), jobs[a.name]) for a in attempts]
+        pods = self._allowed("pods", lambda: self._cluster.pods(selector({s.spec.identity.study for s in submissions})))
+        events = self._allowed("events", self._cluster.events)
+        reasons = explain(mine, pods, events or ())
+        self._tell.waiting({a.label: reasons[a.name] for a in submissions if a.name in reasons} | held)
+        return [self._ends.stuck(a, reasons.get(a.name), jobs[a.name]) for a in submissions]
 
-    def _progress(self, attempt: Attempt, blob: Any) -> None:
-        if blob is None or blob.generation == attempt.progress:
-            if not attempt.progress:
-                self._tell.about(attempt.name, f"running: {attempt.label}")
+    def _allowed(self, what: str, ask: Callable[[], list[Json]]) -> list[Json] | None:
+        """A LIST that only explains; None when this account may not make it: the client goes on without."""
+        try:
+            return ask()
+        except Denied as error:
+            self._tell.about(what, f"{error}; the client goes on, but its reasons for waiting lack {what}")
+            return None
+
+    def _progress(self, submission: Submission, blob: Any) -> None:
+        if blob is None or blob.generation == submission.progress:
+            if not submission.progress:
+                self._tell.about(submission.name, f"running: {submission.label}")
             return
-        attempt.progress = blob.generation
+        submission.progress = blob.generation
         try:
             at = json.loads(self._bucket.read(blob.name, PROGRESS_BYTES))
             step, of, phase, pod = int(at["step"]), int(at["of"]), str(at["phase"]), int(at.get("pod", 1))
@@ -289,4 +298,4 @@ class Fleet:
             return
         again = f", pod {pod} of this run" if pod > 1 else ""
         where = f"step {step}/{of}" if 0 < step <= of else phase[:40]
-        self._tell.about(attempt.name, f"running: {attempt.label} ({where}{again})")
+        self._tell.about(submission.name, f"running: {submission.label} ({where}{again})")

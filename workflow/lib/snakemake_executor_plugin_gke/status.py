@@ -92,10 +92,12 @@ def newest(pods: Iterable[Json]) -> Json | None:
     return max(pods, key=lambda p: (p["metadata"]["creationTimestamp"], p["metadata"]["name"]), default=None)
 
 
-def waiting_reason(pod: Json | None, events: Iterable[Json], job: Json) -> Reason:
+def waiting_reason(pod: Json | None, events: Iterable[Json], job: Json, *, pods_known: bool = True) -> Reason:
     """Why the newest pod of a Job is not running."""
     if phase(job) is Phase.SUSPENDED:
         return _without_pod("suspended: the queue has not admitted it", events, job)
+    if pod is None and not pods_known:
+        return _of_unseen_pod(events, job)
     if pod is None:
         text = "no pod yet: the Job controller makes one, after a pause if it has lost one"
         return _without_pod(text, events, job)
@@ -136,6 +138,17 @@ def _without_pod(text: str, events: Iterable[Json], job: Json) -> Reason:
     return Reason(
         f"{text.partition(':')[0]}: {words}{advice(words)}", event_count(said[0]), first_time(said[0]) or made
     )
+
+
+def _of_unseen_pod(events: Iterable[Json], job: Json) -> Reason:
+    """Why a Job's pod does not run, from events alone: this account may not list pods."""
+    start = f"{job['metadata']['name']}-"
+    listed = list(events)
+    said = _last_words((e for e in listed if e["involvedObject"].get("name", "").startswith(start)), DECIDERS.values())
+    if not said:
+        return _without_pod("not running: without the right to list pods nobody can say more", listed, job)
+    text = "; ".join(f"{e['reason']}: {e.get('message', '')}" for e in said)
+    return Reason(text + advice(text), event_count(said[0]), first_time(said[0]))
 
 
 def _last_words(events: Iterable[Json], deciders: Iterable[Sequence[str]]) -> list[Json]:

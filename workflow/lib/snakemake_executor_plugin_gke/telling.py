@@ -82,14 +82,14 @@ class Teller:
         self._waits = seen
 
 
-def explain(jobs: dict[str, Json], pods: Iterable[Json], events: Iterable[Json]) -> dict[str, Reason]:
-    """Why each Job that is neither running nor over waits, by Job name."""
+def explain(jobs: dict[str, Json], pods: Iterable[Json] | None, events: Iterable[Json]) -> dict[str, Reason]:
+    """Why each Job that is neither running nor over waits, by Job name; `pods` None: they may not be listed."""
     of: dict[str, list[Json]] = {}
-    for pod in pods:
+    for pod in pods or ():
         of.setdefault(job_of(pod), []).append(pod)
     listed = list(events)
     return {
-        name: waiting_reason(newest(of.get(name, ())), listed, job)
+        name: waiting_reason(newest(of.get(name, ())), listed, job, pods_known=pods is not None)
         for name, job in jobs.items()
         if phase(job) in (Phase.WAITING, Phase.SUSPENDED)
     }

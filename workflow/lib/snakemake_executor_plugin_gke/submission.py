@@ -1,4 +1,4 @@
-"""What the client knows of one attempt in the cluster, and what the attempt needs next: pure."""
+"""What the client knows of one Job and its results, and what it must do about it next: pure."""
 
 import re
 from collections.abc import Iterable
@@ -21,8 +21,8 @@ RECORD, PROGRESS, FRONTIER = "record.json", "progress.json", "frontier.json"
 
 
 @dataclass(slots=True)
-class Attempt:
-    """One Snakemake job on its way through the cluster: a run, or the search for a frontier."""
+class Submission:
+    """One attempt of a run, or one search for a frontier, on its way through the cluster."""
 
     spec: RunSpec
     folder: Path
@@ -50,6 +50,8 @@ class Attempt:
     """Why its Job may not be made yet, in the API server's words."""
     progress: int = 0
     """Generation of the last progress.json read."""
+    error: str | None = None
+    """What ended it without a result; an ended submission without an error has its result below `folder`."""
 
     def __post_init__(self) -> None:
         self.name = job_name(self.spec, self.options)
@@ -69,22 +71,14 @@ class Attempt:
         """The object that is written last: it says that the attempt is finished."""
         return FRONTIER if self.options else RECORD
 
-    def at(self, number: int) -> "Attempt":
+    def at(self, number: int) -> "Submission":
         """Another attempt of the same run."""
         identity = structs.replace(self.spec.identity, attempt=number)
-        return Attempt(structs.replace(self.spec, identity=identity), self.folder.with_name(f"a{number}"))
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """An attempt that needs no more polls: its record is here, or the error that ended it."""
-
-    attempt: Attempt
-    error: str | None = None
+        return Submission(structs.replace(self.spec, identity=identity), self.folder.with_name(f"a{number}"))
 
 
 class Action(Enum):
-    """What an attempt needs next."""
+    """What a submission needs next."""
 
     COLLECT = "collect"
     CREATE = "create"
@@ -94,7 +88,7 @@ class Action(Enum):
 
 
 def decide(seen: bool, job: Json | None, recorded: bool) -> Action:
-    """What an attempt needs, from its Job (listed first) and its record (listed second)."""
+    """What a submission needs, from its Job (listed first) and its record (listed second)."""
     if recorded:
         return Action.COLLECT
     if job is None:
@@ -103,19 +97,19 @@ def decide(seen: bool, job: Json | None, recorded: bool) -> Action:
     return Action.AUTOPSY if status.phase(job) in (Phase.COMPLETE, Phase.FAILED) else Action.WAIT
 
 
-def last_pod_record(attempt: Attempt, blobs: Iterable[str]) -> str | None:
+def last_pod_record(submission: Submission, blobs: Iterable[str]) -> str | None:
     """Where the last pod that was taken away left its record, below the attempt's folder: pods/<n>/record.json."""
-    start = f"{attempt.remote}/pods/"
+    start = f"{submission.remote}/pods/"
     numbers = [n.removeprefix(start).split("/")[0] for n in blobs if n.startswith(start) and n.endswith(f"/{RECORD}")]
     last = max((int(n) for n in numbers if n.isdigit()), default=None)
     return None if last is None else f"pods/{last}/{RECORD}"
 
 
-def later_attempts(attempt: Attempt, blobs: Iterable[str]) -> list[Attempt]:
+def later_attempts(submission: Submission, blobs: Iterable[str]) -> list[Submission]:
     """Later attempts of the same run that have left a record: a rerun from another clone made them."""
-    if attempt.options:
+    if submission.options:
         return []
-    run = attempt.remote.rpartition("/")[0]
+    run = submission.remote.rpartition("/")[0]
     found = (re.fullmatch(rf"{re.escape(run)}/a(\d{{1,6}})/{re.escape(RECORD)}", name) for name in blobs)
     numbers = sorted(int(match[1]) for match in found if match)
-    return [attempt.at(number) for number in numbers if number > attempt.spec.identity.attempt]
+    return [submission.at(number) for number in numbers if number > submission.spec.identity.attempt]
