@@ -119,7 +119,7 @@ def test_one_unanswered_request_loses_no_other_end(submissions, monkeypatch):
     assert not (second.folder / "record.json").exists()
 
 
-def test_a_run_ends_whose_job_may_not_be_deleted(submissions, monkeypatch):
+def test_a_run_whose_job_stays_still_ends(submissions, monkeypatch):
     cluster, said = Cluster(), []
     cluster.delete = denied
     assert stick(new_ends(cluster, said), submissions, monkeypatch) == submissions
