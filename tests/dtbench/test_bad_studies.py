@@ -211,7 +211,8 @@ def test_an_impossible_study_name_is_not_found(name: str) -> None:
 
 def test_a_model_config_outside_json_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config/models").mkdir(parents=True)
-    (tmp_path / "config/platforms.yaml").write_text((ROOT / "config/platforms.yaml").read_text())
+    for name in ("platforms.yaml", "prices.yaml"):
+        (tmp_path / "config" / name).write_text((ROOT / "config" / name).read_text())
     (tmp_path / "config/mine.yaml").write_text("platforms: [cpu-x2]\nconfigs: [ddp]\nmodel: {name: odd}\n")
     for text, words in (
         ('{"model_type": "qwen2", "rope": {"theta": NaN}}', r"mine\.yaml: model\.config\.rope\.theta: found nan"),

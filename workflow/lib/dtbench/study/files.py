@@ -80,10 +80,10 @@ def is_folder(path: Path) -> bool:
     return os.path.isdir(path)  # noqa: PTH112
 
 
-def find_named(kind: str, name: str, folder: Path, suffix: str, skip: str | None = None) -> Path:
+def find_named(kind: str, name: str, folder: Path, suffix: str, skip: tuple[str, ...] = ()) -> Path:
     """The file of that name in a folder. Raises SpecError listing what there is."""
     path = folder / f"{name}{suffix}"
-    if name != skip and is_file(path):
+    if name not in skip and is_file(path):
         return path
-    available = sorted(p.name.removesuffix(suffix) for p in folder.glob(f"*{suffix}") if p.name != f"{skip}{suffix}")
+    available = sorted({p.name.removesuffix(suffix) for p in folder.glob(f"*{suffix}")} - set(skip))
     raise SpecError(f"{kind} {show(name)}: not found in {folder}; {nearest(name, available)}")

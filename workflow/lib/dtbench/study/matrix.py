@@ -12,7 +12,7 @@ from dtbench.study.definition import SECTIONS, ConfigChoice, Exclusion, Override
 from dtbench.study.files import find_named, is_file, is_folder, read_mapping
 from dtbench.study.models import check_models, load_model
 from dtbench.study.names import check_names, trials_of
-from dtbench.study.platforms import PlatformEntry, load_platforms, own_platforms
+from dtbench.study.platforms import PRICES, PlatformEntry, load_platforms, own_platforms
 from harness.contract.codec import digest, encode
 from harness.contract.engines import CONFIGS, ENGINES, parse_settings, resolve_settings
 from harness.contract.errors import SpecError, clip_path, nearest
@@ -33,6 +33,8 @@ T = TypeVar("T", bound=Struct)
 
 PLATFORMS = "platforms"
 """The one file of `config/` that is no study."""
+NOT_STUDIES = (PLATFORMS, "prices")
+"""Files of config/ that are no studies."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,7 +99,7 @@ def load_matrix(name: str, root: Path) -> Matrix:
     platforms = load_platforms(root / "config" / f"{PLATFORMS}.yaml")
     plain = read_mapping(path)
     try:
-        plain, own = own_platforms(plain, platforms)
+        plain, own = own_platforms(plain, platforms, root / "config" / PRICES)
         platforms |= own
         study = parse_study(plain, path.stem.lower())
         check_names(study, platforms)
@@ -107,7 +109,7 @@ def load_matrix(name: str, root: Path) -> Matrix:
         check_models(cell.spec.model for cell in cells if cell.spec)
         _check_exclusions(study, cells)
         for other in study.beside:
-            find_named("beside", other, root / "config", ".yaml", skip=PLATFORMS)
+            find_named("beside", other, root / "config", ".yaml", skip=NOT_STUDIES)
     except SpecError as error:
         raise SpecError(f"{path}: {error}") from None
     except RecursionError:
@@ -126,7 +128,7 @@ def _study_path(name: str, root: Path) -> Path:
         raise SpecError(
             f"study={clip_path(name)}: {found}; give a path to a file, or the name of a study in config/{hint}"
         )
-    return find_named("study", name, root / "config", ".yaml", skip=PLATFORMS)
+    return find_named("study", name, root / "config", ".yaml", skip=NOT_STUDIES)
 
 
 def _check_exclusions(study: Study, cells: tuple[Cell, ...]) -> None:

@@ -2,15 +2,21 @@
 
 import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
+import msgspec
 from msgspec import Struct
 
 from dtbench.study.files import read_mapping
 from harness.contract.codec import Name, PositiveFloat, decode
-from harness.contract.errors import SpecError, show
+from harness.contract.errors import SpecError, nearest, show
 from harness.contract.spec import Platform
 from harness.contract.variables import check_variables, refuse_secrets
+
+PRICES = "prices.yaml"
+"""The price list, beside platforms.yaml."""
+PARTS = 3
+"""Parts of a price's key."""
 
 
 class Price(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -25,6 +31,9 @@ class Price(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     terms: str = ""
     """What kind of price it is: on-demand, Spot, region."""
 
+    offer: str = ""
+    """Its row in `config/prices.yaml`, `MACHINE/REGION/PURCHASE`; empty for a price given in place."""
+
     def __post_init__(self) -> None:
         try:
             # Other spellings of ISO 8601 (20250306, 2025-W10-4) are days too, but no reader knows which at a glance.
@@ -37,6 +46,67 @@ class Price(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 "leave price out if unknown"
             )
 
+    def age_days(self, today: datetime.date) -> int:
+        """Days since the price was read."""
+        return (today - datetime.date.fromisoformat(self.date)).days
+
+
+class Source(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where prices were read, and when."""
+
+    url: str
+    date: str
+    """The day of the reading, ISO 8601."""
+
+
+class PriceRow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One row of `config/prices.yaml`, whose key is `MACHINE/REGION/PURCHASE`."""
+
+    provider: str
+    usd_per_hour: PositiveFloat
+    """US dollars per hour of the whole machine."""
+    source: str
+    """A key under `sources`."""
+    terms: str = ""
+    """What a reader must know about it; empty: purchase and region say all."""
+
+
+class PriceList(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`config/prices.yaml`."""
+
+    sources: dict[str, Source]
+    prices: dict[str, PriceRow]
+
+
+Purchase = Literal["on-demand", "spot", "flex-start", "reserved"]
+"""How a machine is bought: the last part of a price's key."""
+
+
+def load_prices(path: Path) -> dict[str, Price]:
+    """Every row of a price list by its key. A missing file is an empty list. Raises SpecError naming file and key."""
+    if not path.is_file():
+        return {}
+    try:
+        listed = decode(PriceList, read_mapping(path))
+        return {key: _price(key, row, listed.sources) for key, row in listed.prices.items()}
+    except SpecError as error:
+        raise SpecError(f"{path}: {error}") from None
+
+
+def _price(key: str, row: PriceRow, sources: dict[str, Source]) -> Price:
+    machine, region, purchase = [*key.split("/"), "", "", ""][:3]
+    if not machine or not region or purchase not in get_args(Purchase) or key.count("/") != PARTS - 1:
+        allowed = ", ".join(get_args(Purchase))
+        raise SpecError(
+            f"prices: found key {show(key)}, expected MACHINE/REGION/PURCHASE with PURCHASE one of {allowed}"
+        )
+    if row.source not in sources:
+        known = nearest(row.source, list(sources))
+        raise SpecError(f"prices.{key}.source: found {show(row.source)}; {known}")
+    source, terms = sources[row.source], row.terms or f"{purchase}, {region}"
+    plain = {"usd_per_hour": row.usd_per_hour, "source": source.url, "date": source.date, "terms": terms, "offer": key}
+    return decode(Price, plain, f"prices.{key}")
+
 
 class PlatformEntry(Platform, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One entry of `config/platforms.yaml` or of a study: a platform, its variables, its price and a note."""
@@ -44,7 +114,9 @@ class PlatformEntry(Platform, frozen=True, kw_only=True, forbid_unknown_fields=T
     environment: dict[str, str] = {}  # noqa: RUF012 (msgspec copies it)
     """Environment variables every run on this platform gets."""
     price: Price | None = None
-    """What it costs; null when unknown: the report then shows no cost instead of a guess."""
+    """What it costs; null when unknown: the report then shows no cost instead of a guess. `offers` sets it."""
+    offers: tuple[str, ...] = ()
+    """Rows of `config/prices.yaml` by which it can be bought. The report uses the first, a bill shows all."""
     note: str = ""
     """What a reader must know about it; the report prints it under the platform's table."""
 
@@ -61,18 +133,35 @@ def load_platforms(path: Path) -> dict[str, PlatformEntry]:
             decode(Name, name, "name of a platform")
             if isinstance(entry, dict) and "name" in entry:
                 raise SpecError(f"{name}.name: unknown key; a platform's name is its key in the file")
+        prices = load_prices(path.with_name(PRICES))
         return {
-            name: decode(PlatformEntry, {"name": name} | entry if isinstance(entry, dict) else entry, name)
+            name: _priced(
+                decode(PlatformEntry, {"name": name} | entry if isinstance(entry, dict) else entry, name), prices
+            )
             for name, entry in plain.items()
         }
     except SpecError as error:
         raise SpecError(f"{path}: {error}") from None
 
 
+def _priced(entry: PlatformEntry, prices: dict[str, Price]) -> PlatformEntry:
+    """The platform with the price of its first offer. Raises SpecError for an offer that the price list lacks."""
+    if not entry.offers:
+        return entry
+    if entry.price is not None:
+        raise SpecError(f"{entry.name}: found both price and offers; give offers, or a price that no list has")
+    for offer in entry.offers:
+        if offer not in prices:
+            raise SpecError(f"{entry.name}.offers: found {show(offer)}; {nearest(offer, list(prices))}")
+    return msgspec.structs.replace(entry, price=prices[entry.offers[0]])
+
+
 def own_platforms(
-    study: dict[str, Any], known: dict[str, PlatformEntry]
+    study: dict[str, Any], known: dict[str, PlatformEntry], prices: Path
 ) -> tuple[dict[str, Any], dict[str, PlatformEntry]]:
     """A parsed study with names alone under `platforms`, and the platforms that it gave there as mappings.
+
+    `prices` is the file of the price list.
 
     Raises SpecError naming the key, also for a name that is known already.
     """
@@ -84,6 +173,7 @@ def own_platforms(
     for index, given in enumerate(listed):
         if isinstance(given, dict):
             entry = decode(PlatformEntry, given, f"platforms[{index}]")
+            entry = _priced(entry, load_prices(prices) if entry.offers else {})
             if entry.name in known:
                 raise SpecError(
                     f"platforms[{index}].name: {entry.name!r} is in config/platforms.yaml already; "
