@@ -9,8 +9,9 @@ N_mm counts the weights that take part in a matrix product: everything but the i
 counts when it is tied, because then it is the output head; biases and norms are left out.
 """
 
-from dataclasses import dataclass
 from typing import Any
+
+from harness.measure.shapes import shape_of
 
 TERA = 10**12
 
@@ -38,75 +39,12 @@ _DEVICE_NAMES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """What a Hugging Face decoder's config says about its sizes."""
-
-    layers: int
-    hidden: int
-    intermediate: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    vocabulary: int
-    tied: bool
-    qkv_bias: bool
-    qk_norm: bool
-
-    @property
-    def block_matrix_parameters(self) -> int:
-        """Weights of one decoder block's seven matrices."""
-        queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        return self.hidden * (2 * queries + 2 * keys + 3 * self.intermediate)
-
-    @property
-    def block_parameters(self) -> int:
-        """All parameters of one decoder block: matrices, biases and norms."""
-        bias = (self.heads + 2 * self.kv_heads) * self.head_dim if self.qkv_bias else 0
-        return self.block_matrix_parameters + bias + 2 * self.hidden + (2 * self.head_dim if self.qk_norm else 0)
-
-    @property
-    def embedding_parameters(self) -> int:
-        """Input embedding (and, when tied, output head)."""
-        return self.vocabulary * self.hidden
-
-    @property
-    def parameters(self) -> int:
-        """The whole model, tied parameters counted once."""
-        heads = 1 if self.tied else 2
-        return self.layers * self.block_parameters + heads * self.embedding_parameters + self.hidden
-
-    @property
-    def matmul_parameters(self) -> int:
-        """N_mm of the formula above."""
-        return self.layers * self.block_matrix_parameters + self.embedding_parameters
-
-
-def shape_of(config: dict[str, Any]) -> Shape | None:
-    """Sizes of a dense Llama-like decoder; None for a model type whose parameters this does not know how to count."""
-    if config.get("model_type") not in ("llama", "mistral", "qwen2", "qwen3"):
-        return None
-    heads = int(config["num_attention_heads"])
-    return Shape(
-        layers=int(config["num_hidden_layers"]),
-        hidden=int(config["hidden_size"]),
-        intermediate=int(config["intermediate_size"]),
-        heads=heads,
-        kv_heads=int(config.get("num_key_value_heads") or heads),
-        head_dim=int(config.get("head_dim") or config["hidden_size"] // heads),
-        vocabulary=int(config["vocab_size"]),
-        tied=bool(config.get("tie_word_embeddings", False)),
-        qkv_bias=config["model_type"] == "qwen2" or bool(config.get("attention_bias", False)),
-        qk_norm=config["model_type"] == "qwen3",
-    )
-
-
 def flops_per_token(config: dict[str, Any], sequence_length: int, *, causal: bool) -> float | None:
     """Forward and backward FLOPs of one token by the module's formula; None for an unknown model type."""
     shape = shape_of(config)
     if shape is None:
         return None
-    attention = (3 if causal else 6) * shape.layers * shape.heads * 2 * shape.head_dim * sequence_length
+    attention = (3 if causal else 6) * shape.layers * 2 * shape.query_width * sequence_length
     return float(6 * shape.matmul_parameters + attention)
 
 

@@ -11,13 +11,20 @@ from harness.contract.codec import encode
 from harness.contract.engines import ENGINES, parse_settings
 from harness.contract.engines.memory import Ledger, Sizes
 from harness.contract.spec import RunSpec
-from harness.contract.units import DTYPE_BYTES
-from harness.measure.flops import Shape, shape_of
+from harness.contract.units import DTYPE_BYTES, MIB
+from harness.measure.shapes import Shape, shape_of
 
 
-def predict(spec: RunSpec) -> Ledger | None:
-    """The ledger of a spec; None for an engine without ledger and for a model whose parameters cannot be counted."""
-    shape = shape_of(spec.model.config)
+WORKSPACE_BYTES = 72 * MIB
+"""What cuBLAS and cuBLASLt allocate through torch on a Hopper card (32 MiB each), and small change."""
+
+
+def predict(spec: RunSpec, shape: Shape | None = None) -> Ledger | None:
+    """The ledger of a spec; None for an engine without ledger and for a model whose parameters cannot be counted.
+
+    `shape`: the model's sizes, where they are known from elsewhere than its config.
+    """
+    shape = shape or shape_of(spec.model.config)
     if shape is None:
         return None
     own = _of_engine(
@@ -29,7 +36,14 @@ def predict(spec: RunSpec) -> Ledger | None:
     )
     if own is None:
         return None
-    return replace(own, activations=_activations(spec, shape), logits=_logits(spec, shape))
+    if spec.data.gradient_accumulation > 1:
+        own = replace(own, standing_gradients=own.gradients)
+    return replace(
+        own,
+        activations=_activations(spec, shape),
+        logits=_logits(spec, shape),
+        workspace=WORKSPACE_BYTES if spec.platform.device == "cuda" else 0,
+    )
 
 
 def predicted_peak_bytes(spec: RunSpec) -> int | None:
@@ -61,30 +75,35 @@ def _of_engine(spec: RunSpec, **counts: int) -> Ledger | None:
 
 
 def _activations(spec: RunSpec, shape: Shape) -> int:
-    """Bytes that forward keeps for backward in all blocks, counted from Hugging Face's Llama-like block.
+    """Bytes that forward keeps for backward in all blocks and the last norm, counted from Hugging Face's block.
 
-    Per token and block, in elements: two norms keep their input as float32 and their output, attention
-    keeps q, k, v before and after rotation and its output, the MLP keeps gate, up, activation and product.
+    Per token and block, in elements: a norm keeps its input as float32, the normed input and its output; attention
+    keeps q and k after rotation, v, its output and one float32 a head; the MLP keeps gate, up, activation and product.
+    Compiled, a norm keeps its input and its output, and the MLP makes its product again, unless the engine's hooks
+    split the block. Each expert that a token goes to keeps an MLP's tensors, its input and its output.
     """
     tokens = spec.data.micro_batch * spec.data.sequence_length
     size = DTYPE_BYTES[spec.numerics.compute]
-    queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-    norms = 2 * shape.hidden * (4 + 2 * size)
-    attention = (4 * queries + 5 * keys) * size
-    mlp = 4 * shape.intermediate * size
-    block = tokens * (norms + attention + mlp)
+    settings = parse_settings(spec.engine.name, spec.engine.settings)
+    compiled = bool(getattr(settings, "compile", False))
+    norm = shape.hidden * (2 * size if compiled else 4 + 2 * size)
+    attention = (2 * shape.query_width + 2 * shape.key_width) * size + 4 * shape.heads
+    whole = compiled and not ENGINES[spec.engine.name].hooks_in_blocks(settings)
+    mlp = (3 if whole else 4) * shape.active_intermediate * size + 2 * shape.active_experts * shape.hidden * size
+    block = tokens * (shape.norms * norm + attention + mlp)
     if spec.model.attention == "eager":
         block += spec.data.micro_batch * shape.heads * spec.data.sequence_length**2 * (4 + size)
+    last = tokens * shape.hidden * (4 + 2 * size)
     if spec.model.activation_checkpointing:
-        return shape.layers * tokens * shape.hidden * size + block
-    return shape.layers * block
+        return shape.layers * tokens * shape.hidden * size + block + last
+    return shape.layers * block + last
 
 
 def _logits(spec: RunSpec, shape: Shape) -> int:
-    """Logits in the compute dtype, their float32 copy, its log-softmax and its gradient.
+    """Log-softmax in float32, its gradient and that of the logits: the logits themselves are freed by then.
 
     A compiled loss (harness.engines.model) keeps the logits and makes their gradient, both in the compute dtype.
     """
     tokens = spec.data.micro_batch * spec.data.sequence_length
     size = DTYPE_BYTES[spec.numerics.compute]
-    return tokens * shape.vocabulary * (2 * size if spec.engine.settings.get("compile") else size + 3 * 4)
+    return tokens * shape.vocabulary * (2 * size if spec.engine.settings.get("compile") else 3 * 4)

@@ -37,6 +37,8 @@ def _ledger(settings: DdpSettings, sizes: Sizes) -> Ledger:
         parameters=n * each["parameter"],
         gradients=n * each["parameter"],
         optimizer=n * 2 * each["optimizer_state"],
+        # As views of the buckets they stay allocated between steps.
+        standing_gradients=n * each["parameter"] if settings.gradient_as_bucket_view else 0,
         # Cast copies live from a block's forward to its backward.
         gathered=n * each["compute"] if casts else 0,
         buckets=copies + (int(settings.bucket_cap_mb * MIB) if compresses else 0),

@@ -84,6 +84,8 @@ class Descriptor:
     """The `matched` and `tuned` arms: fp32 masters and moments, bf16 compute and fp32 reduction in every engine."""
     float32_gradients: Callable[[Any], bool] = lambda _: False
     """By the settings: whether it can keep gradients in float32 where `matched` numerics do not."""
+    hooks_in_blocks: Callable[[Any], bool] = lambda _: False
+    """By the settings: whether it hooks into modules of a decoder block, which splits the block's compiled graph."""
     optimizers: dict[tuple[str, bool], str] = field(default_factory=dict)
     """The `defaults` arm: (device, whether the config offloads) -> the engine's own AdamW, if it brings one."""
     trials: Callable[[Any], Trials]

@@ -38,16 +38,16 @@ def _ledger(settings: FsdpSettings, sizes: Sizes) -> Ledger:
     n, each, world = sizes.parameters, sizes.bytes, sizes.world_size
     unit = sizes.block_parameters * settings.blocks_per_group
     root = n - sizes.layers * sizes.block_parameters
-    # Resharding keeps the unit at work, those prefetched, and the root; otherwise all of them stay.
-    kept = root + (1 + max(1, settings.prefetch_depth)) * unit if settings.reshard_after_forward else n
+    # When backward begins, resharding keeps the root, which holds the head, and the blocks prefetched by then.
+    kept = root + max(1, settings.prefetch_depth) * unit if settings.reshard_after_forward else n
     parameters, optimizer = n * each["parameter"] // world, n * 2 * each["optimizer_state"] // world
     return Ledger(
         parameters=0 if settings.offload else parameters,
         gradients=0 if settings.offload else parameters,
         optimizer=0 if settings.offload else optimizer,
         gathered=min(kept, n) * each["compute"],
-        # In backward a unit's whole gradient lies beside its reduce-scatter input, the next one behind it.
-        unreduced=max(unit, root) * (each["compute"] + 2 * each["reduce"]),
+        # In backward a unit's whole gradient lies beside its reduce-scatter input.
+        unreduced=max(unit, root) * (each["compute"] + each["reduce"]),
         host=2 * parameters + optimizer if settings.offload else 0,
     )
 

@@ -46,6 +46,8 @@ class Ledger:
     """Communication buffers that the engine allocates for itself."""
     update: int = 0
     """Temporary copies while the optimizer steps."""
+    workspace: int = 0
+    """What the device's matrix libraries keep for themselves."""
     host: int = 0
     """State in host memory, which is not part of the device's peak."""
 
@@ -57,18 +59,18 @@ class Ledger:
     @property
     def loss_peak(self) -> int:
         """Device bytes when backward begins."""
-        kept = self.gathered + self.activations + self.logits + self.buckets
+        kept = self.gathered + self.activations + self.logits + self.buckets + self.workspace
         return self.parameters + self.optimizer + self.standing_gradients + kept
 
     @property
     def backward_peak(self) -> int:
         """Device bytes when backward ends."""
-        return self.state + self.gathered + self.unreduced + self.buckets
+        return self.state + self.gathered + self.unreduced + self.buckets + self.workspace
 
     @property
     def step_peak(self) -> int:
         """Device bytes while the optimizer steps."""
-        return self.state + self.buckets + self.update
+        return self.state + self.buckets + self.update + self.workspace
 
     @property
     def device_peak(self) -> int:

@@ -98,24 +98,31 @@ def _ledger(settings: ZeroSettings, sizes: Sizes) -> Ledger:
         parameters = 0
     elif stage == 3:
         update = min(update, 4 * settings.sub_group_size)
+    elif stage in (1, 2) and not settings.offload_optimizer:
+        # The rank's part of the gradients is copied flat before it is cast for the masters.
+        update += n * each["accumulate"] // sizes.world_size
     if stage == 1:
         # By then the other ranks' gradients are freed.
         update = max(0, update - (gradients - gradients // sizes.world_size))
+    buckets = _buckets(settings, sizes)
     return Ledger(
         parameters=parameters,
         gradients=gradients,
         optimizer=optimizer,
         standing_gradients=standing,
         gathered=min(_live(settings, sizes), n) * each["compute"] if stage == 3 else 0,
-        # Gradients wait in the buckets: nothing of them is unreduced elsewhere.
-        buckets=_buckets(settings, sizes),
+        # Stages 1 and 2 allocate their buckets when backward fills them and free them after it.
+        unreduced=buckets if stage in (1, 2) else 0,
+        buckets=buckets if stage == 3 else 0,
         update=update,
         host=host,
     )
 
 
 def _live(settings: ZeroSettings, sizes: Sizes) -> int:
-    """Gathered parameters that stage 3 lets live at once."""
+    """Gathered parameters that stage 3 lets live at once; one rank that holds them all on its device gathers none."""
+    if sizes.world_size == 1 and not settings.offload_param:
+        return 0
     live = settings.prefetch_bucket_size + sizes.embedding_parameters + 2 * sizes.block_parameters
     return max(live, settings.max_live_parameters) if settings.max_reuse_distance > 0 else live
 
@@ -124,7 +131,10 @@ def _buckets(settings: ZeroSettings, sizes: Sizes) -> int:
     each, stage = sizes.bytes, settings.stage
     filled = settings.reduce_bucket_size if stage >= 1 and settings.contiguous_gradients else 0
     copies = 2 if settings.overlap_comm and stage in (1, 2) else 1
-    bucket = min(settings.reduce_bucket_size, sizes.parameters)
+    if stage == 3:
+        # Gradients are put into the bucket in the dtype in which they are reduced.
+        return filled * each["reduce"]
+    bucket = min(settings.reduce_bucket_size, sizes.parameters) if stage else 0
     cast = bucket * each["reduce"] if each["reduce"] != each["accumulate"] else 0
     return filled * each["accumulate"] * copies + cast
 
@@ -165,5 +175,6 @@ ZERO = Descriptor(
         ("cpu", True): "deepspeed-cpu",
     },
     trials=lambda settings: _TRIALS[settings.stage],
+    hooks_in_blocks=lambda settings: settings.stage == 3,
     ledger=_ledger,
 )

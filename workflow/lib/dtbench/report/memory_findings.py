@@ -11,8 +11,8 @@ from dtbench.results.runs import MISSING, Attempt
 from dtbench.results.stats import Ratio
 from harness.contract.units import GB
 from harness.diagnosis.memory import read_shortage
-from harness.measure.flops import shape_of
 from harness.measure.ledger import predict
+from harness.measure.shapes import shape_of
 
 MS = 1000
 SAID_GB = 0.1
