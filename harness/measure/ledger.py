@@ -14,7 +14,6 @@ from harness.contract.spec import RunSpec
 from harness.contract.units import DTYPE_BYTES, MIB
 from harness.measure.shapes import Shape, shape_of
 
-
 WORKSPACE_BYTES = 72 * MIB
 """What cuBLAS and cuBLASLt allocate through torch on a Hopper card (32 MiB each), and small change."""
 

@@ -176,9 +176,7 @@ def _deepseek_v2(config: dict[str, Any], base: Sizes) -> Sizes:
     query, rank = heads * (plain + rotary), int(config.get("q_lora_rank") or 0)
     matrices = hidden * rank + rank * query if rank else hidden * query
     matrices += hidden * (latent + rotary) + latent * heads * (plain + value) + heads * value * hidden
-    experts = _experts(
-        config, base, width="moe_intermediate_size", dense=int(config.get("first_k_dense_replace") or 0)
-    )
+    experts = _experts(config, base, width="moe_intermediate_size", dense=int(config.get("first_k_dense_replace") or 0))
     shared = int(config.get("n_shared_experts") or 0) * experts["expert_intermediate"]
     return experts | {
         "query_width": (query + heads * value) // 2,

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from harness.measure.flops import TERA, flops_per_token, peak_flops, shape_of, utilization
+from harness.measure.flops import TERA, flops_per_token, peak_flops, utilization
+from harness.measure.shapes import shape_of
 from tests.engines.specs import MODELS
 
 

@@ -35,7 +35,9 @@ def test_predicted_peaks_are_near_the_published_ones(config: str) -> None:
         model__activation_checkpointing=True,
     )
     peak_gb = found.to_json()["device_peak_bytes"] / 1e9
-    assert peak_gb == pytest.approx(PUBLISHED_A100_GB[config], rel=0.25)
+    # The published FSDP2 runs held more than this project's do; their source does not say what.
+    within = 0.35 if CONFIGS[config].engine == "fsdp2" else 0.15
+    assert peak_gb == pytest.approx(PUBLISHED_A100_GB[config], rel=within)
 
 
 def test_the_peak_counts_the_start_of_backward() -> None:
@@ -50,7 +52,7 @@ def test_the_peak_counts_the_start_of_backward() -> None:
         )
         return (predicted_peak_bytes(spec) or 0) / 1e9
 
-    assert peak_gb(9) == pytest.approx(139.8, rel=0.1)
+    assert peak_gb(9) == pytest.approx(139.8, rel=0.01)
     assert peak_gb(16) > 200
 
 

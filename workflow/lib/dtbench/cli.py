@@ -19,12 +19,15 @@ STUDIES = {
 }
 TARGETS = {"start": [], "report": ["report"], "plan": ["plan"]}
 """Command -> Snakemake's targets for it; none: the default target."""
+FIT = "say which configs of a model fit on which GPUs, and why"
 HELP = "\n".join(
     (
         "dtbench finds out which sharding engine and setting trains a model fastest, what it costs, whether it fits.",
         "\nusage: dtbench COMMAND ...        dtbench COMMAND --help        dtbench --version",
         "\nstudies (through Snakemake, which works without this command too: snakemake --profile local):",
         *(f"  {name:<10}{text}" for name, text in STUDIES.items()),
+        "\nbefore there are GPUs:",
+        f"  {'fit':<10}{FIT}",
         "\nbeside the GPUs (also as python -m harness COMMAND):",
         *(f"  {name:<10}{text}" for name, text in harness.COMMANDS.items()),
     )
@@ -41,21 +44,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(HELP)
         return 0
     own, extra = (given[: given.index("--")], given[given.index("--") + 1 :]) if "--" in given else (given, [])
-    options = _parser().parse_args(own)
+    options = _parser(own[0]).parse_args(own)
     from harness.contract import exitcodes
     from harness.contract.errors import HarnessError
 
     try:
+        if options.command == "fit":
+            from dtbench.fit.command import fit
+
+            return fit(options, _root())
         return _check(options.study) if options.command == "check" else _snakemake(options, extra)
     except HarnessError as error:
         print(f"error: {error}", file=sys.stderr)
         return exitcodes.CONFIG
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(command_given: str) -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="dtbench", usage="dtbench COMMAND ...")
     top.add_argument("--version", action=_Version, nargs=0)
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    if command_given == "fit":
+        from dtbench.fit.command import add_arguments
+
+        add_arguments(commands.add_parser("fit", help=FIT, description=f"{FIT[0].upper()}{FIT[1:]}."))
     for name, text in STUDIES.items():
         command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         command.add_argument("study", nargs="?", default="quick", metavar="STUDY", help=_STUDY_HELP)

@@ -1,0 +1,153 @@
+"""The command `dtbench fit`: its arguments, and its answer as a table or as JSON."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from dtbench.fit.answer import BAND, Answer, Question, answer
+from dtbench.fit.cards import CARDS, usable_bytes
+from dtbench.fit.models import find_config, sizes
+from dtbench.fit.speed import Speed, read_records, speed
+from dtbench.study.models import NO_SDPA
+from harness.contract.engines import CONFIGS
+from harness.contract.errors import SpecError, nearest
+from harness.contract.spec import Model
+from harness.contract.units import GIB
+
+SHOWN = {"parameters": "param", "gradients": "grad", "optimizer": "optim", "gathered": "gather", "buffers": "buffer",
+         "activations": "activ", "logits": "logits"}  # fmt: skip
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Give the command its arguments."""
+    command.add_argument("model", metavar="MODEL", help="name in config/models, config.json, its folder or Hub id")
+    command.add_argument("--gpu", required=True, help=f"the card: {', '.join(CARDS)}; another one with --memory")
+    command.add_argument("--gpus", type=_count, default=1, metavar="N", help="cards per node (default: 1)")
+    command.add_argument("--nodes", type=_count, default=1, metavar="N", help="nodes (default: 1)")
+    command.add_argument("--memory", type=float, metavar="GIB", help="the card's total memory as torch reports it")
+    command.add_argument("--sequence", type=_count, default=2048, metavar="N", help="tokens a sequence (default: 2048)")
+    command.add_argument("--micro-batch", type=_count, default=1, metavar="N", help="sequences per GPU (default: 1)")
+    command.add_argument("--config", nargs="+", metavar="NAME", help="configs to ask for (default: all)")
+    command.add_argument("--arm", choices=("matched", "defaults"), default="matched", help="default: matched")
+    command.add_argument("--checkpointing", action="store_true", help="recompute each decoder block in backward")
+    command.add_argument("--tokens", type=float, metavar="N", help="tokens to train, for hours: 10e9")
+    command.add_argument("--records", type=Path, metavar="FOLDER", help="records for speeds (default: results)")
+    command.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected a whole number of 1 or more")
+    return int(text)
+
+
+def fit(options: argparse.Namespace, root: Path) -> int:
+    """Answer for every config asked for and print it. Raises SpecError for a model, card or config nobody knows."""
+    for name in options.config or ():
+        if name not in CONFIGS:
+            raise SpecError(f"--config: found {name!r}; {nearest(name, tuple(CONFIGS))}")
+    if options.tokens is not None and not options.tokens > 0:
+        raise SpecError(f"--tokens: found {options.tokens}, expected more than 0")
+    usable, source = usable_bytes(options.gpu, options.memory)
+    found = find_config(options.model, root)
+    shape, how = sizes(found["config"])
+    question = Question(
+        model=Model(
+            **found,
+            attention="eager" if found["config"]["model_type"] in NO_SDPA else "sdpa",
+            activation_checkpointing=options.checkpointing,
+        ),
+        shape=shape,
+        source=how,
+        gpu=options.gpu,
+        gpus=options.gpus * options.nodes,
+        usable_bytes=usable,
+        sequence_length=options.sequence,
+        micro_batch=options.micro_batch,
+        arm=options.arm,
+    )
+    names = options.config or list(CONFIGS)
+    answers = [one for name in names if (one := answer(question, name)) is not None]
+    records = list(read_records(options.records or root / "results")) if options.nodes == 1 else []
+    speeds = {one.config: speed(question, one.config, records) for one in answers}
+    if options.json:
+        print(json.dumps(_plain(question, source, answers, speeds, options.tokens), indent=1))
+    else:
+        print("\n".join(_lines(question, source, answers, speeds, options.tokens)))
+    return 0
+
+
+def _plain(
+    question: Question, source: str, answers: list[Answer], speeds: dict[str, Speed | None], tokens: float | None
+) -> dict[str, Any]:
+    def entry(one: Answer) -> dict[str, Any]:
+        known = speeds[one.config]
+        hours = known.hours(tokens) if known and tokens else None
+        return one.to_json() | {
+            "tokens_per_s": known.to_json() if known else None,
+            "hours": hours,
+            "gpu_hours": hours * question.gpus if hours is not None else None,
+        }
+
+    return {
+        "model": question.model.name,
+        "parameters": question.shape.parameters,
+        "active_parameters": question.shape.active_parameters,
+        "parameters_from": question.source,
+        "gpu": question.gpu,
+        "gpus": question.gpus,
+        "usable_bytes": question.usable_bytes,
+        "memory_source": source,
+        "sequence_length": question.sequence_length,
+        "micro_batch": question.micro_batch,
+        "arm": question.arm,
+        "attention": question.model.attention,
+        "activation_checkpointing": question.model.activation_checkpointing,
+        "band": {"of_peak": BAND, "of_peak_beyond_state": question.doubt},
+        "doubts": list(question.doubts.values()),
+        "configs": [entry(one) for one in answers],
+    }
+
+
+def _lines(
+    question: Question, source: str, answers: list[Answer], speeds: dict[str, Speed | None], tokens: float | None
+) -> list[str]:
+    shape = question.shape
+    active = "" if shape.active_parameters == shape.parameters else f" ({shape.active_parameters / 1e9:.2f}B active)"
+    head = f"{'config':<22}{'peak GiB':>9} {'band':<14}{'verdict':<13}{'max mb':>7}{'min GPUs':>9}"
+    head += "".join(f"{word:>7}" for word in SHOWN.values()) + f"{'host':>7}"
+    checkpointing = "on" if question.model.activation_checkpointing else "off"
+    lines = [
+        f"{question.model.name}: {shape.parameters:,} parameters{active}, counted by {question.source}",
+        f"{question.gpus} x {question.gpu}: {question.usable_bytes / GIB:.1f} GiB usable each ({source})",
+        f"sequence {question.sequence_length}, micro-batch {question.micro_batch}, arm {question.arm}, attention "
+        f"{question.model.attention}, activation checkpointing {checkpointing}; GiB of one GPU",
+        "",
+        head,
+    ]
+    for one in answers:
+        band = f"{one.low_bytes / GIB:.1f}-{one.high_bytes / GIB:.1f}"
+        parts = "".join(f"{one.parts_bytes[part] / GIB:>7.1f}" for part in SHOWN)
+        lines.append(
+            f"{one.config:<22}{one.peak_bytes / GIB:>9.1f} {band:<14}{one.verdict:<13}{one.largest_micro_batch:>7}"
+            f"{one.fewest_gpus or '-':>9}{parts}{one.host_bytes / GIB:>7.1f}"
+        )
+    beyond = f" and {question.doubt:.0%} of what is no state" if question.doubts else ""
+    lines += ["", f"Band: {BAND:.0%} of the peak{beyond}, to both sides."]
+    lines += [f"  wider because {why}" for why in question.doubts.values()]
+    return lines + _speed_lines(question, speeds, tokens)
+
+
+def _speed_lines(question: Question, speeds: dict[str, Speed | None], tokens: float | None) -> list[str]:
+    known = {config: found for config, found in speeds.items() if found}
+    if not known:
+        return ["Speed: no stored record of such a run, so none is given."]
+    lines = ["Tokens per second, all GPUs, from records of such runs:"]
+    for config, found in known.items():
+        line = f"  {config:<22}{found.median:>10,.0f} ({found.low:,.0f} to {found.high:,.0f}, {found.runs} runs)"
+        if tokens:
+            hours = found.hours(tokens)
+            line += f"; {hours:,.1f} h, {hours * question.gpus:,.1f} GPU-hours"
+        lines.append(line)
+    return lines
