@@ -77,6 +77,7 @@ def _parser(command_given: str) -> argparse.ArgumentParser:
         command.add_argument("--results", metavar="FOLDER", help="folder of all results (default: results)")
         command.add_argument("-n", "--dry-run", action="store_true", help="show what would be done; do nothing")
         if name != "report":
+            command.add_argument("--max-usd", type=float, help="refuse when the bill is higher, or cannot be known")
             command.add_argument("--rerun", metavar="OUTCOMES", help="new attempts for these runs, for example: failed")
     return top
 
@@ -116,6 +117,26 @@ def _check(study: str) -> int:
     return 0
 
 
+def _bill(study: str, root: Path, results: Path, options: argparse.Namespace) -> None:
+    """Print what the study will cost. Raises SpecError when `--max-usd` is given and the cost is higher or unknown."""
+    import datetime
+
+    from dtbench.bill import bill_of
+    from dtbench.study.matrix import load_matrix
+    from dtbench.workflow import parse_rerun
+    from harness.contract.errors import SpecError
+
+    matrix = load_matrix(study, root)
+    bill = bill_of(matrix, results / matrix.study.name, parse_rerun(options.rerun))
+    print("\n".join(bill.lines(datetime.datetime.now(datetime.UTC).date())), flush=True)
+    if options.max_usd is None:
+        return
+    if bill.gaps:
+        raise SpecError(f"--max-usd: the sum is unknown without {'; '.join(bill.gaps)}; leave --max-usd out to go on")
+    if bill.usd > options.max_usd:
+        raise SpecError(f"--max-usd: found a bill of ${bill.usd:.2f}, expected at most ${options.max_usd:.2f}")
+
+
 def _snakemake(options: argparse.Namespace, extra: list[str]) -> int:
     """Become Snakemake with the profile and the study; does not return."""
     root, study = _root(), Path(options.study)
@@ -125,6 +146,8 @@ def _snakemake(options: argparse.Namespace, extra: list[str]) -> int:
     if options.results:
         config["results"] = str(Path(options.results).resolve())
     words = [*TARGETS[options.command], *extra, *(["-n"] if options.dry_run else [])]
+    if options.command != "report" and not [word for word in extra[:1] if not word.startswith("-")]:
+        _bill(name, root, Path(config.get("results") or root / "results"), options)
     pairs = [f"{key}={value}" for key, value in config.items() if value is not None]
     command = ["snakemake", "--profile", options.profile, *words, "--config", *pairs]
     print(shlex.join(command), flush=True)
