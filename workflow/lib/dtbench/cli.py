@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(HELP)
         return 0
     own, extra = (given[: given.index("--")], given[given.index("--") + 1 :]) if "--" in given else (given, [])
-    options = _parser(own[0]).parse_args(own)
+    options = _parser(next(iter(own), "")).parse_args(own)
     from harness.contract import exitcodes
     from harness.contract.errors import HarnessError
 
@@ -63,10 +63,11 @@ def _parser(command_given: str) -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="dtbench", usage="dtbench COMMAND ...")
     top.add_argument("--version", action=_Version, nargs=0)
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    fit = commands.add_parser("fit", help=FIT, description=f"{FIT[0].upper()}{FIT[1:]}.")
     if command_given == "fit":
         from dtbench.fit.command import add_arguments
 
-        add_arguments(commands.add_parser("fit", help=FIT, description=f"{FIT[0].upper()}{FIT[1:]}."))
+        add_arguments(fit)
     for name, text in STUDIES.items():
         command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         command.add_argument("study", nargs="?", default="quick", metavar="STUDY", help=_STUDY_HELP)
