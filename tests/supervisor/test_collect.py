@@ -49,7 +49,7 @@ def test_step_time_is_the_slowest_ranks() -> None:
     assert (measured.step_time_p50_s, measured.step_time_p95_s) == (1.0, 1.6)
 
 
-def test_gpu_busy_time_is_that_of_the_busiest_rank() -> None:
+def test_gpu_busy_time_is_the_busiest_ranks() -> None:
     ranks = [result(rank, profile={"gpu_busy_s": busy, "dispatch_s": 0.2}) for rank, busy in enumerate((0.3, 0.4))]
     measured = collect.merge(ranks, SPEC)
     assert (measured.gpu_busy_s, measured.dispatch_s) == (0.4, 0.2)
