@@ -76,6 +76,33 @@ def test_deepspeeds_launcher_starts_without_torch() -> None:
     assert python(program).split()[-3:] == ["True", "False", "False"]
 
 
+def test_torch_still_imports_the_kernels_left_out() -> None:
+    program = (
+        "import sys, torch\n"
+        "kernels = sys.modules['torch._meta_registrations']\n"
+        "print(len(vars(kernels)) > 100, torch._meta_registrations is kernels)"
+    )
+    assert python(program).split()[-2:] == ["True", "True"]
+
+
+def test_torchrun_starts_without_meta_kernels() -> None:
+    program = (
+        "import sys; from harness.supervisor import lean\n"
+        "launcher = lean.load(lean.TORCHRUN)\n"
+        "print(callable(launcher.main), len(vars(sys.modules['torch._meta_registrations'])) < 20)"
+    )
+    assert python(program).split()[-2:] == ["True", "True"]
+
+
+def test_deepspeeds_launcher_still_sleeps_between_looks() -> None:
+    program = (
+        "import time; from harness.supervisor import lean\n"
+        "launcher = lean.load(lean.DEEPSPEED)\n"
+        "print(launcher.time is time, 'sleep' in launcher.main.__code__.co_names)"
+    )
+    assert python(program).split()[-2:] == ["True", "True"]
+
+
 def test_torch_loads_when_the_launcher_needs_it() -> None:
     program = (
         "from harness.supervisor import lean\n"
