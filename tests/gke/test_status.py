@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from snakemake_executor_plugin_gke.status import Phase, Reason, clock, failure_words, phase, waiting_reason
+from snakemake_executor_plugin_gke.status import Phase, Reason, clock, phase, waiting_reason
 from snakemake_executor_plugin_gke.submission import Action, Submission, decide, last_pod_record, later_attempts
 from snakemake_executor_plugin_gke.telling import Teller, explain, inert
 
@@ -52,10 +52,6 @@ def event(reason, message, count=1, last=NOW, uid="u1", **more):
 )
 def test_phase(given, expected):
     assert phase(given) is expected
-
-
-def test_failure_words_are_the_controllers_own():
-    assert failure_words(job("Failed")) == "BecauseFailed: so"
 
 
 @pytest.mark.parametrize("seen", [False, True])

@@ -59,14 +59,6 @@ def phase(job: Json) -> Phase:
     return Phase.RUNNING if status.get("ready") else Phase.WAITING
 
 
-def failure_words(job: Json) -> str:
-    """Why the Job controller failed a Job, in its own words."""
-    for condition in (job.get("status") or {}).get("conditions") or ():
-        if condition["type"] == "Failed" and condition.get("status") == "True":
-            return f"{condition.get('reason', 'Failed')}: {condition.get('message', '')}".strip(": ")
-    return "Failed"
-
-
 @dataclass(frozen=True, slots=True)
 class Reason:
     """Why a pod waits."""
