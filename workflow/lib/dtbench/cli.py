@@ -20,6 +20,9 @@ STUDIES = {
 TARGETS = {"start": [], "report": ["report"], "plan": ["plan"]}
 """Command -> Snakemake's targets for it; none: the default target."""
 FIT = "say which configs of a model fit on which GPUs, and why"
+RECORDS = {
+    "compare": "say which cells got slower between two sets of records; for CI",
+}
 HELP = "\n".join(
     (
         "dtbench finds out which sharding engine and setting trains a model fastest, what it costs, whether it fits.",
@@ -28,6 +31,8 @@ HELP = "\n".join(
         *(f"  {name:<10}{text}" for name, text in STUDIES.items()),
         "\nbefore there are GPUs:",
         f"  {'fit':<10}{FIT}",
+        "\nstored records:",
+        *(f"  {name:<10}{text}" for name, text in RECORDS.items()),
         "\nbeside the GPUs (also as python -m harness COMMAND):",
         *(f"  {name:<10}{text}" for name, text in harness.COMMANDS.items()),
     )
@@ -53,6 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from dtbench.fit.command import fit
 
             return fit(options, _root())
+        if options.command == "compare":
+            return _compare(options)
         return _check(options.study) if options.command == "check" else _snakemake(options, extra)
     except HarnessError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -80,7 +87,50 @@ def _parser(command_given: str) -> argparse.ArgumentParser:
         if name != "report":
             command.add_argument("--max-usd", type=float, help="refuse when the bill is higher, or cannot be known")
             command.add_argument("--rerun", metavar="OUTCOMES", help="new attempts for these runs, for example: failed")
+    _add_compare(commands)
     return top
+
+
+def _add_compare(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    text = RECORDS["compare"]
+    command = commands.add_parser(
+        "compare",
+        help=text,
+        description=f"{text[0].upper()}{text[1:]}. A side is a study's results folder, for example results/quick, or "
+        "some of its records: FOLDER@commit=1a2b3c4, FOLDER@torch=2.11.0, FOLDER@machine=m1.",
+        epilog="exit status: 0 nothing is slower by more than the limit and the noise; 1 something is; 2 nothing could "
+        "be compared; 64 a folder or a record cannot be read",
+    )
+    command.add_argument("base", metavar="BASE", help="the records to compare with")
+    command.add_argument("new", metavar="NEW", help="the records to judge")
+    command.add_argument(
+        "--max-slowdown", type=_share, default=0.05, metavar="SHARE", help="accepted loss of speed (default: 5%%)"
+    )
+    command.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _share(text: str) -> float:
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = -1.0
+    if 0 <= share < 1:
+        return share
+    raise argparse.ArgumentTypeError(f"found {text!r}, expected a share below 1, for example 5% or 0.05")
+
+
+def _compare(options: argparse.Namespace) -> int:
+    from dtbench.results.regression import compare, text
+    from dtbench.results.sides import read_side
+
+    found = compare(read_side(options.base), read_side(options.new), options.max_slowdown)
+    if options.json:
+        import json
+
+        print(json.dumps(found.to_json(), indent=1))
+    else:
+        print(text(found))
+    return found.exit_status
 
 
 class _Version(argparse.Action):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -104,13 +105,34 @@ def load_runs(matrix: Matrix, results: Path) -> Loaded:
     for folder, (spec, recorded) in found.items():
         key = (spec.platform.name, spec.identity.config, spec.identity.arm)
         by_cell.setdefault(key, []).append(_load_run(spec, results, [f"{folder}/a{number}" for number in recorded]))
-    known = references(attempt.record for runs in by_cell.values() for run in runs for attempt in run.attempts)
-    newest = [run.newest for runs in by_cell.values() for run in runs]
-    places = machines({attempt.path: attempt.record for attempt in newest if attempt})
-    return [
-        (cell, [_placed(run, known, places) for run in by_cell.get((cell.platform, cell.config, cell.arm), [])])
-        for cell in matrix.cells
-    ]
+    placed = iter(_beside_each_other([run for runs in by_cell.values() for run in runs]))
+    by_cell = {key: [next(placed) for _ in runs] for key, runs in by_cell.items()}
+    return [(cell, by_cell.get((cell.platform, cell.config, cell.arm), [])) for cell in matrix.cells]
+
+
+def read_runs(results: Path, keep: Callable[[Record], bool] = lambda record: True) -> list[Run]:
+    """Every run that left a record below one study's folder, judged by today's rules; needs no study file.
+
+    `keep` chooses attempts. Raises SpecError for a folder that does not exist and for a record that cannot be read.
+    """
+    if not results.is_dir():
+        raise SpecError(f"{results}: found no such folder; expected one study's results, for example results/NAME")
+    found: dict[Path, list[Attempt]] = {}
+    for path in sorted(results.glob("*/*/*/r*-*/a*/record.json")):
+        record = read_record(path)
+        if keep(record):
+            diagnosis = _todays_diagnosis(path.parent, record)
+            place = path.parent.relative_to(results).as_posix()
+            found.setdefault(path.parents[1], []).append(Attempt(path=place, record=record, diagnosis=diagnosis))
+    ordered = [sorted(attempts, key=lambda a: a.record.spec.identity.attempt) for attempts in found.values()]
+    return _beside_each_other([Run(spec=at(a[0].record.spec, attempt=1), attempts=tuple(a)) for a in ordered])
+
+
+def _beside_each_other(runs: list[Run]) -> list[Run]:
+    """The runs of one study, each with its machine and with its loss held against the reference's."""
+    known = references(attempt.record for run in runs for attempt in run.attempts)
+    places = machines({run.newest.path: run.newest.record for run in runs if run.newest})
+    return [_placed(run, known, places) for run in runs]
 
 
 def _load_run(spec: RunSpec, results: Path, paths: list[str]) -> Run:
