@@ -32,6 +32,17 @@ def parser(prog: str = "python -m harness") -> argparse.ArgumentParser:
     run.add_argument("spec", type=Path, metavar="SPEC", help="the fully resolved spec, a JSON file")
     run.add_argument("out", type=Path, metavar="OUT", help="folder for the record and the files beside it")
     run.add_argument("--upload", metavar="gs://BUCKET/PREFIX", help="copy the folder there, the record last")
+    run.add_argument(
+        "--node-rank",
+        type=int,
+        metavar="N",
+        help="which node of several this is, from 0 (default: HARNESS_NODE_RANK, JOB_COMPLETION_INDEX, SLURM_NODEID)",
+    )
+    run.add_argument(
+        "--rendezvous",
+        metavar="HOST[:PORT]",
+        help="where node 0 listens, the same on all nodes (default: HARNESS_RENDEZVOUS, or Slurm's first node)",
+    )
 
     batch = commands.add_parser(
         "batch",
@@ -169,4 +180,4 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m harness"
         return batch(options.plan, options.out, options.budget_s, options.upload)
     from harness.run import run
 
-    return run(options.spec, options.out, options.upload)
+    return run(options.spec, options.out, options.upload, options.node_rank, options.rendezvous)

@@ -1,5 +1,6 @@
 """`python -m harness run`: from a spec file to a delivered record and an exit status."""
 
+import contextlib
 import os
 import sys
 import time
@@ -18,6 +19,9 @@ from harness.delivery import reference
 from harness.process import adopt_orphans
 from harness.supervisor import folder
 from harness.supervisor.attempt import Attempt
+from harness.supervisor.nodes.follower import NodeLost, follow
+from harness.supervisor.nodes.leader import Nodes
+from harness.supervisor.nodes.link import Place, find_place
 from harness.supervisor.processes import Cancelled, Signals
 from harness.supervisor.progress import Teller, say, summary, title
 
@@ -32,20 +36,28 @@ PLANS = {"specs": "batch PLAN OUTROOT", "frontiers": "frontier PLAN OUT"}
 """The one key of a plan file -> the command that works through it."""
 
 
-def run(spec_path: Path, out: Path, upload: str | None) -> int:
-    """Run one spec and return the exit status of `harness/contract/exitcodes.py`."""
+def run(
+    spec_path: Path, out: Path, upload: str | None, node_rank: int | None = None, rendezvous: str | None = None
+) -> int:
+    """Run one spec and return the exit status of `harness/contract/exitcodes.py`.
+
+    `node_rank` and `rendezvous` (HOST or HOST:PORT of node 0) say which node of several this is.
+    """
 
     def work() -> int:
         spec = read_one_spec(spec_path)
         refuse_secrets(spec.environment)
+        place = find_place(spec, node_rank, rendezvous, os.environ)
         try:
-            record = execute(spec, out, upload)
-        except Cancelled as error:
+            if place is not None and place.rank > 0:
+                return _follow(spec, out.resolve(), place)
+            record = execute(spec, out, upload, place=place)
+        except (Cancelled, NodeLost) as error:
             if upload is None:
                 raise
             say(f"{error}: another pod must do the work")
             return exitcodes.PREEMPTED
-        return exitcodes.PREEMPTED if upload and record.outcome == "preemption" else exitcodes.RECORD_DELIVERED
+        return _status(record, upload)
 
     return exit_status(work)
 
@@ -89,7 +101,15 @@ def exit_status(work: Callable[[], int]) -> int:
         return exitcodes.INTERNAL
 
 
-def execute(spec: RunSpec, out: Path, upload: str | None = None, until_s: float | None = None) -> Record:
+def _follow(spec: RunSpec, out: Path, place: Place) -> int:
+    with Signals() as signals:
+        adopt_orphans()
+        return follow(spec, out, place, signals)
+
+
+def execute(
+    spec: RunSpec, out: Path, upload: str | None = None, until_s: float | None = None, place: Place | None = None
+) -> Record:
     """Run a spec in `out`, write its record and deliver it; a finished attempt is not run again.
 
     `until_s` (monotonic time) is for a caller with a budget: when it passes, or a signal comes, the
@@ -97,7 +117,13 @@ def execute(spec: RunSpec, out: Path, upload: str | None = None, until_s: float 
     DeliveryError when the record cannot be written or uploaded.
     """
     out = out.resolve()
-    with Signals() as signals, folder.locked(out, signals):
+    place = place or find_place(spec, None, None, os.environ)
+    if place is not None and place.rank > 0:
+        raise SpecError(
+            f"platform {spec.platform.name}: this process is node {place.rank}; start it with `harness run`, because "
+            "only node 0 works through a list"
+        )
+    with Signals() as signals, folder.locked(out, signals), _others(spec, place, upload) as nodes:
         bucket = _bucket(upload, signals)
         record = folder.finished(out, spec)
         if record is not None:
@@ -111,14 +137,31 @@ def execute(spec: RunSpec, out: Path, upload: str | None = None, until_s: float 
                 say(f"{upload}: already delivered: {summary(delivered)}")
                 return delivered
             adopt_orphans()
-            record = _new_record(spec, out, bucket, signals, until_s)
+            record = _new_record(spec, out, bucket, signals, until_s, nodes)
         if bucket:
             _deliver(bucket, out, record, signals)
         reference.leave(record, out, bucket)
+        if nodes:
+            nodes.dismiss(_status(record, upload))
         return record
 
 
-def _new_record(spec: RunSpec, out: Path, bucket: "Bucket | None", signals: Signals, until_s: float | None) -> Record:
+def _others(spec: RunSpec, place: Place | None, upload: str | None) -> contextlib.AbstractContextManager[Nodes | None]:
+    return contextlib.nullcontext() if place is None else Nodes(spec, place, dict(os.environ))
+
+
+def _status(record: Record, upload: str | None) -> int:
+    return exitcodes.PREEMPTED if upload and record.outcome == "preemption" else exitcodes.RECORD_DELIVERED
+
+
+def _new_record(
+    spec: RunSpec,
+    out: Path,
+    bucket: "Bucket | None",
+    signals: Signals,
+    until_s: float | None,
+    nodes: Nodes | None,
+) -> Record:
     folder.prepare(out, spec)
     say(f"run {title(spec)}")
     notes: list[str] = []
@@ -132,7 +175,9 @@ def _new_record(spec: RunSpec, out: Path, bucket: "Bucket | None", signals: Sign
         uploader.start()
     if note := reference.hand_over(spec, out, bucket):
         notes.append(note)
-    attempt = Attempt(spec=spec, out=out, signals=signals, teller=teller, until_s=until_s, pod=pod, notes=notes)
+    attempt = Attempt(
+        spec=spec, out=out, signals=signals, teller=teller, until_s=until_s, pod=pod, notes=notes, nodes=nodes
+    )
     record = attempt.run()
     if bucket:
         uploader.stop()

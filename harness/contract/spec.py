@@ -67,7 +67,9 @@ class Platform(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     device: Literal["cpu", "cuda"]
     """Where the ranks compute."""
     world_size: PositiveInt
-    """Ranks, one per accelerator (or one per share of the CPU)."""
+    """Ranks on all nodes together, one per accelerator (or one per share of the CPU)."""
+    nodes: PositiveInt = 1
+    """Hosts that share the ranks equally; each runs its own supervisor."""
     accelerator: str
     """The field's name of the card: `a100-40gb`, `l4`, `h200`, `cpu`."""
     interconnect: str
@@ -84,6 +86,15 @@ class Platform(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Host memory to request for the pod, in GiB."""
     memory_cap_gib: PositiveFloat | None = None
     """Cap on the device allocator per rank, in GiB. Compute and bandwidth stay those of the whole card."""
+
+    def __post_init__(self) -> None:
+        if self.world_size % self.nodes:
+            raise SpecError(f"nodes: found {self.nodes}, expected a divisor of world_size {self.world_size}")
+
+    @property
+    def ranks_per_node(self) -> int:
+        """Ranks of one node."""
+        return self.world_size // self.nodes
 
 
 class NamedModel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

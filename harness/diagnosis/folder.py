@@ -175,7 +175,7 @@ def _judge(
 def try_logs(folder: Path) -> list[Path]:
     """rank-*.log in the order of ranks, then launcher.log: what a rank says comes before what is said of it."""
     ranks = sorted((p for p in folder.glob("rank-*.log*") if p.is_file()), key=lambda p: (rank_of(p) or 0, p.name))
-    return ranks + sorted(p for p in folder.glob("launcher.log*") if p.is_file())
+    return ranks + sorted(p for p in folder.glob("launcher*.log*") if p.is_file())
 
 
 def any_logs(folder: Path) -> list[Path]:

@@ -14,13 +14,15 @@ from harness.contract.measured import Measured, RankResult
 from harness.contract.outcome import REMEDIES, Remedy, outcome
 from harness.contract.parity import REFERENCE
 from harness.contract.record import RECORD_VERSION, Record, Try
-from harness.contract.spec import RunSpec
+from harness.contract.spec import RunSpec, read_spec
 from harness.diagnosis import diagnose_folder
 from harness.diagnosis.memory import read_shortage
 from harness.search.tuned import Choice, tune
 from harness.supervisor import collect, folder, launch, processes
 from harness.supervisor.environment import describe_environment
 from harness.supervisor.extensions import drop_abandoned_locks
+from harness.supervisor.nodes.leader import Nodes
+from harness.supervisor.nodes.link import network_variables
 from harness.supervisor.processes import Signals
 from harness.supervisor.progress import Teller, say
 from harness.supervisor.telemetry import Telemetry
@@ -41,6 +43,8 @@ class Attempt:
     until_s: float | None = None
     """Monotonic time at which the caller's budget ends; the attempt is then `cut`."""
     pod: int = 1
+    nodes: Nodes | None = None
+    """The other nodes; None for a run on one."""
     tries: list[Try] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     results: list[RankResult] = field(default_factory=list)
@@ -58,10 +62,14 @@ class Attempt:
             kinds = ", ".join(f.kind for f in self.spec.faults)
             self.notes.append(f"FAULTS INJECTED ({kinds}): this is a test of failure, never a measurement")
             say(self.notes[-1])
-        if self.spec.protocol.trials:
+        absent = self.nodes.gather(self.signals, deadline_s) if self.nodes else None
+        if self.spec.protocol.trials and absent is None:
             self._tune(deadline_s)
         with Telemetry(self.spec, self.out / "telemetry.jsonl") as telemetry:
-            self._tries(deadline_s)
+            if absent is None:
+                self._tries(deadline_s)
+            else:
+                self._end_before_start(absent, time.monotonic() - started_s)
         diagnosis = self.tries[-1].diagnosis
         measured = self._measured(diagnosis, telemetry)
         folder.tidy(self.out)
@@ -94,6 +102,20 @@ class Attempt:
         """Whether the budget ended it, and not the spec's own deadline."""
         return self.until_s is not None and time.monotonic() >= self.until_s and self.deadline_hit
 
+    def _end_before_start(self, diagnosis: Diagnosis, wall_s: float) -> None:
+        self.tries.append(
+            Try(
+                index=1,
+                remedy=None,
+                environment={},
+                diagnosis=diagnosis,
+                exits=(),
+                launcher_exit_code=None,
+                wall_s=wall_s,
+                last_step=None,
+            )
+        )
+
     def _tune(self, deadline_s: float) -> None:
         """Let the trials choose the settings that the tries then run with."""
         self.choice = tune(self.spec, self.out, self._trial, deadline_s, lambda: bool(self.signals.cancelled), say)
@@ -107,7 +129,7 @@ class Attempt:
         if (self.out / REFERENCE).exists():
             shutil.copyfile(self.out / REFERENCE, place / REFERENCE)
         teller = self.teller.inner(spec)
-        record = Attempt(spec=spec, out=place, signals=self.signals, teller=teller, until_s=until_s).run()
+        record = Attempt(spec=spec, out=place, signals=self.signals, teller=teller, until_s=until_s, nodes=self.nodes).run()
         folder.write_record(place, record)
         return record
 
@@ -136,8 +158,10 @@ class Attempt:
             launcher_exit_code=ending.launcher_exit_code,
             completed=bool(self.results),
             # A rank that was ended in its teardown, after it had delivered its result, has finished.
-            cancelled=None if self.results else ending.cancelled,
+            cancelled=None if self.results or ending.cancelled == "node" else ending.cancelled,
         )
+        if self.nodes and not self.results and ending.cancelled in (None, "node"):
+            diagnosis = self.nodes.lost() or diagnosis
         self._note_late_ends(exits)
         self.tries.append(
             Try(
@@ -159,11 +183,12 @@ class Attempt:
             folder.empty(place)
             self.environment = launch.rank_environment(self.spec, place, extra)
             spec_path = self.out / (folder.CHOSEN if self.choice else folder.SPEC)
-            command = launch.launcher_command(self.spec, spec_path, place, self.environment)
+            meeting = self._meet(place, spec_path, extra) if self.nodes else None
+            command = launch.launcher_command(self.spec, spec_path, place, self.environment, meeting)
             drop_abandoned_locks()
             started_s = time.time()
             launcher = processes.start(command, self.environment, place / "launcher.log")
-            ending = watch(launcher, self.spec, place, deadline_s, self.signals, self.teller.progress)
+            ending = watch(launcher, self.spec, place, deadline_s, self.signals, self.teller.progress, self.nodes)
             drop_abandoned_locks(started_s)
             if self.spec.faults or ending.cancelled or not launch.port_was_taken(place):
                 break
@@ -173,6 +198,17 @@ class Attempt:
         if ending.stall:
             self.notes.append(f"stalled: {ending.stall.sentence()}")
         return ending
+
+    def _meet(self, place: Path, spec_path: Path, extra: dict[str, str]) -> launch.Meeting:
+        """Have the other nodes start their ranks of this try; returns where their launchers and ours meet."""
+        assert self.nodes is not None
+        self.environment = network_variables(self.nodes.own_address()) | self.environment
+        meeting = launch.Meeting(node=0, host=self.nodes.place.host, port=launch.free_port())
+        reference = self.out / REFERENCE
+        self.nodes.launch(
+            read_spec(spec_path), place.name, extra, meeting.port, reference.read_text() if reference.exists() else None
+        )
+        return meeting
 
     def _note_late_ends(self, exits: tuple[RankExit, ...]) -> None:
         if not self.results:

@@ -191,16 +191,21 @@ def list_files(out: Path) -> tuple[File, ...]:
 
 def tidy(out: Path) -> None:
     """Replace logs over 1 MiB by .gz, drop what is empty; a log stays as it is when there is no room for the copy."""
-    for dump in out.glob("try-*/stacks-*.txt"):
+    for place in out.glob("try-*"):
+        tidy_try(place)
+
+
+def tidy_try(place: Path) -> None:
+    """The same in the folder of one try."""
+    for dump in place.glob("stacks-*.txt"):
         if dump.stat().st_size == 0:
             dump.unlink()
-    for pipe in out.glob("try-*/flight-recorder/*.pipe"):
+    for pipe in place.glob("flight-recorder/*.pipe"):
         # NCCL's named pipes: reading one as a file would block forever.
         pipe.unlink()
-    for place in out.glob("try-*/flight-recorder"):
-        with contextlib.suppress(OSError):
-            place.rmdir()
-    for path in out.glob("try-*/*.log"):
+    with contextlib.suppress(OSError):
+        (place / "flight-recorder").rmdir()
+    for path in place.glob("*.log"):
         if path.stat().st_size <= COMPRESS_FROM_BYTES:
             continue
         packed = path.with_name(path.name + ".gz")

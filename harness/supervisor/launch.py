@@ -7,6 +7,7 @@ import random
 import socket
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from harness.contract.errors import HarnessError, SpecError, nearest
@@ -39,6 +40,25 @@ def worker_command(spec_path: Path, folder: Path) -> list[str]:
     return ["harness.supervisor.rank", str(folder), *worker]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Meeting:
+    """Where the launchers of several nodes meet for one try."""
+
+    node: int
+    host: str
+    port: int
+
+
+def torchrun_on_nodes(devices: list[str], module: list[str], nodes: int, meeting: Meeting) -> list[str]:
+    """torchrun of one node of several, for every engine: DeepSpeed's launcher would start the others through ssh.
+
+    The static rendezvous gives node N the ranks from N times the devices of a node.
+    """
+    where = [f"--nnodes={nodes}", f"--node-rank={meeting.node}", f"--master-addr={meeting.host}"]
+    options = [*where, f"--master-port={meeting.port}", f"--nproc-per-node={len(devices)}", "--module"]
+    return [*LEAN, lean.TORCHRUN, *options, *module]
+
+
 def torchrun_command(devices: list[str], module: list[str]) -> list[str]:
     """torchrun on this host, one rank per device; it finds a free port itself."""
     options = ["--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={len(devices)}", "--module"]
@@ -60,28 +80,36 @@ LAUNCHERS = {"torchrun": torchrun_command, "deepspeed": deepspeed_command}
 
 
 def visible_devices(spec: RunSpec, environment: Mapping[str, str]) -> list[str]:
-    """Devices of the ranks: the first that CUDA_VISIBLE_DEVICES shows (a scheduler's choice), else 0 and up.
+    """Devices of this node's ranks: the first that CUDA_VISIBLE_DEVICES shows (a scheduler's choice), else 0 and up.
 
-    Raises HarnessError when fewer are shown than the platform has ranks.
+    Raises HarnessError when fewer are shown than a node of the platform has ranks.
     """
-    world_size = spec.platform.world_size
+    ranks = spec.platform.ranks_per_node
     stated = environment.get("CUDA_VISIBLE_DEVICES")
     if stated is None or spec.platform.device == "cpu":
-        return [str(index) for index in range(world_size)]
+        return [str(index) for index in range(ranks)]
     shown = [name.strip() for name in stated.split(",") if name.strip()]
-    if len(shown) < world_size:
+    if len(shown) < ranks:
         raise HarnessError(
-            f"CUDA_VISIBLE_DEVICES: found {stated!r}, expected {world_size} devices for platform {spec.platform.name}"
+            f"CUDA_VISIBLE_DEVICES: found {stated!r}, expected {ranks} devices for platform {spec.platform.name}"
         )
-    return shown[:world_size]
+    return shown[:ranks]
 
 
-def launcher_command(spec: RunSpec, spec_path: Path, folder: Path, environment: Mapping[str, str]) -> list[str]:
-    """The whole command of one try. Raises SpecError for an unknown launcher, HarnessError for missing devices."""
+def launcher_command(
+    spec: RunSpec, spec_path: Path, folder: Path, environment: Mapping[str, str], meeting: Meeting | None = None
+) -> list[str]:
+    """The whole command of one try on this node; `meeting` is None on one node.
+
+    Raises SpecError for an unknown launcher, HarnessError for missing devices.
+    """
     name = spec.engine.launcher
     if name not in LAUNCHERS:
         raise SpecError(f"engine.launcher: found {name!r}; {nearest(name, tuple(LAUNCHERS))}")
-    return LAUNCHERS[name](visible_devices(spec, environment), worker_command(spec_path, folder))
+    devices, worker = visible_devices(spec, environment), worker_command(spec_path, folder)
+    if meeting is not None:
+        return torchrun_on_nodes(devices, worker, spec.platform.nodes, meeting)
+    return LAUNCHERS[name](devices, worker)
 
 
 def rank_environment(spec: RunSpec, folder: Path, remedy: dict[str, str]) -> dict[str, str]:
@@ -98,7 +126,7 @@ def rank_environment(spec: RunSpec, folder: Path, remedy: dict[str, str]) -> dic
         "TORCH_EXTENSIONS_DIR": str(writable_extensions_folder()),
         "HARNESS_SUPERVISOR_PID": str(os.getpid()),
         # torchrun would set 1 and the deepspeed launcher nothing: one rule for both, a fair share of the cores.
-        "OMP_NUM_THREADS": str(max(1, cores // spec.platform.world_size)),
+        "OMP_NUM_THREADS": str(max(1, cores // spec.platform.ranks_per_node)),
         # Without a GPU, DeepSpeed probes for one; saying so spares the probe and its warning.
         **({"DS_ACCELERATOR": "cpu"} if spec.platform.device == "cpu" else flight_recorder(folder)),
     }

@@ -38,13 +38,15 @@ class Stall:
 class Progress:
     """Remembers when each rank last moved on, in seconds of the watcher's monotonic clock."""
 
-    def __init__(self, world_size: int, protocol: Protocol, started_s: float) -> None:
+    def __init__(self, world_size: int, protocol: Protocol, started_s: float, own_ranks: int | None = None) -> None:
         self._protocol = protocol
+        self._own_ranks = world_size if own_ranks is None else own_ranks
         self._moved_s = dict.fromkeys(range(world_size), started_s)
         self._last: dict[int, Heartbeat] = {}
         self._step_times_s: list[float] = []
         self.window_s: tuple[float, float] | None = None
-        """Unix times of the first and last sign of life inside the timed window."""
+        """Unix times of the first and last sign of life inside the timed window, of this node's ranks: the clocks of
+        other nodes may differ."""
 
     def see(self, beat: Heartbeat, now_s: float) -> None:
         """Take a rank's current heartbeat, new or seen before."""
@@ -53,7 +55,8 @@ class Progress:
             return
         if previous is not None and previous.step >= 0 and beat.step > previous.step:
             self._step_times_s.append((beat.at_s - previous.at_s) / (beat.step - previous.step))
-        if beat.step >= self._protocol.warmup_steps and beat.phase in STEP_PHASES:
+        own = beat.rank < self._own_ranks
+        if own and beat.step >= self._protocol.warmup_steps and beat.phase in STEP_PHASES:
             start_s = self.window_s[0] if self.window_s else beat.at_s
             self.window_s = (start_s, beat.at_s)
         self._last[beat.rank] = beat

@@ -17,6 +17,7 @@ from pathlib import Path
 from harness.contract.heartbeat import Heartbeat, read_heartbeat
 from harness.contract.spec import RunSpec
 from harness.supervisor import processes
+from harness.supervisor.nodes.leader import Nodes
 from harness.supervisor.processes import Signals
 from harness.supervisor.progress import Progress, Stall
 
@@ -33,7 +34,7 @@ class Ending:
     """What the watcher itself knows about the end of a try."""
 
     cancelled: str | None
-    """preemption, user_cancelled, deadline, stall; null: the launcher ended by itself."""
+    """preemption, user_cancelled, deadline, stall, node (another node ended it); null: the launcher ended by itself."""
     launcher_exit_code: int
     wall_s: float
     progress: Progress
@@ -47,30 +48,40 @@ def watch(
     deadline_s: float,
     signals: Signals,
     tell: Callable[[Progress], None],
+    nodes: Nodes | None = None,
 ) -> Ending:
     """Wait for the end of one try and leave no process of it behind. `deadline_s` is monotonic time."""
     started_s = time.monotonic()
-    progress = Progress(spec.platform.world_size, spec.protocol, started_s)
+    own_ranks = spec.platform.ranks_per_node
+    progress = Progress(spec.platform.world_size, spec.protocol, started_s, own_ranks)
     stall = None
     descriptor = os.pidfd_open(launcher.pid)
     try:
         cancelled = None
         while not signals.wait(descriptor, min(POLL_S, deadline_s - time.monotonic())):
+            if nodes:
+                nodes.look(folder)
             look(folder, progress)
             tell(progress)
             now_s = time.monotonic()
             stall = progress.stalled(now_s)
             cancelled = signals.cancelled or ("deadline" if now_s >= deadline_s else "stall" if stall else None)
+            if nodes and not cancelled and nodes.broken():
+                cancelled = "node"
             if cancelled:
                 break
+        if nodes and cancelled:
+            nodes.stop(cancelled)
         if cancelled in ("stall", "deadline"):
-            dump_all(spec.platform.world_size, folder, progress.last)
+            dump_all(own_ranks, folder, {rank: beat for rank, beat in progress.last.items() if rank < own_ranks})
         # Hanging ranks get no SIGTERM: what they and the launcher log about it reads like a preemption.
-        if cancelled != "stall":
+        if cancelled not in ("stall", "node"):
             processes.end(launcher, processes.TERM_GRACE_S)
     finally:
         os.close(descriptor)
         processes.sweep(launcher)
+    if nodes:
+        nodes.settle(folder, cancelled)
     look(folder, progress)
     return Ending(
         cancelled=cancelled,

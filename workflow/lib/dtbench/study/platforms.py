@@ -121,6 +121,7 @@ class PlatformEntry(Platform, frozen=True, kw_only=True, forbid_unknown_fields=T
     """What a reader must know about it; the report prints it under the platform's table."""
 
     def __post_init__(self) -> None:
+        Platform.__post_init__(self)
         check_variables(self.environment)
         refuse_secrets(self.environment)
 

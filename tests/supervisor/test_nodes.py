@@ -1,0 +1,213 @@
+"""One run over two nodes: two network namespaces joined by a pair of veth, one supervisor in each."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.contract import exitcodes
+from harness.contract.errors import SpecError
+from harness.contract.spec import RunSpec
+from harness.supervisor.nodes.link import Place, find_place
+from tests.engines.specs import make_spec
+from tests.supervisor.conftest import Supervisor, until
+
+ADDRESSES = ("10.77.0.1", "10.77.0.2")
+TWO_NODES = {"name": "cpu-x2-n2", "device": "cpu", "world_size": 2, "nodes": 2, "accelerator": "cpu"}
+LONG = {"protocol__timed_steps": 100_000, "protocol__warmup_steps": 2}
+PORT = 14321
+FATE_LIMIT_S = 60.0
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True, text=True)
+
+
+@pytest.fixture(scope="module")
+def namespaces() -> Iterator[tuple[str, str]]:
+    """Two network namespaces, joined by one link."""
+    names = (f"dtb{os.getpid()}a", f"dtb{os.getpid()}b")
+    if os.geteuid() != 0 or shutil.which("ip") is None:
+        pytest.skip("network namespaces need root and iproute2")
+    try:
+        for name in names:
+            try:
+                _ip("netns", "add", name)
+            except subprocess.CalledProcessError as error:
+                pytest.skip(f"no network namespaces here: {error.stderr}")
+        _ip("link", "add", "veth0", "netns", names[0], "type", "veth", "peer", "name", "veth0", "netns", names[1])
+        for name, address in zip(names, ADDRESSES, strict=True):
+            _ip("-n", name, "addr", "add", f"{address}/24", "dev", "veth0")
+            _ip("-n", name, "link", "set", "veth0", "up")
+            _ip("-n", name, "link", "set", "lo", "up")
+        yield names
+    finally:
+        for name in names:
+            subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
+
+
+class Node(Supervisor):
+    """The supervisor of one node, in a namespace of its own."""
+
+    def __init__(self, folder: Path, spec: RunSpec, namespace: str, rank: int) -> None:
+        folder.mkdir(parents=True)
+        super().__init__(folder, spec)
+        self._namespace, self._rank = namespace, rank
+
+    def begin(self) -> "Node":
+        """Start it."""
+        where = ["--node-rank", str(self._rank), "--rendezvous", f"{ADDRESSES[0]}:{PORT}"]
+        inner = [sys.executable, "-m", "harness", "run"]
+        # `ip netns exec` becomes the supervisor, so that its process id is the supervisor's.
+        script = "import os, sys; os.execvp('ip', ['ip', 'netns', 'exec', *sys.argv[1:]])"
+        self.start(*where, program=["-c", script, self._namespace, *inner])
+        return self
+
+
+@pytest.fixture
+def pair(namespaces: tuple[str, str], tmp_path: Path) -> Iterator[Any]:
+    """Make the two nodes of a run; all that they started is gone after the test."""
+    made: list[Node] = []
+
+    def make(config: str = "fsdp2-reshard", **changes: Any) -> list[Node]:
+        spec = make_spec(config, platform=TWO_NODES | {"interconnect": "ethernet"}, **changes)
+        made.extend(Node(tmp_path / f"node-{rank}", spec, name, rank) for rank, name in enumerate(namespaces))
+        return made
+
+    yield make
+    for node in made:
+        for process in node.leftovers():
+            process.kill()
+
+
+def _both_train(nodes: list[Node]) -> None:
+    def reached() -> bool:
+        beats = [nodes[0].beat(rank) for rank in (0, 1)]
+        return all(beat is not None and beat.step >= 3 for beat in beats)
+
+    until(reached, "step 3 on both nodes, as node 0 sees it", 120)
+
+
+def test_two_nodes_leave_one_record_of_all_ranks(pair: Any) -> None:
+    nodes = [node.begin() for node in pair()]
+    assert [node.wait(120) for node in nodes] == [0, 0], [node.stdout + node.stderr for node in nodes]
+    record = nodes[0].record
+    assert record.outcome == "ok", record.diagnosis
+    assert record.measured is not None
+    assert len(record.measured.memory_by_rank) == 2
+    assert record.measured.tokens_per_step == 2 * 64
+    assert [(e.rank, e.exit_code) for e in record.tries[0].exits] == [(0, 0), (1, 0)]
+    names = {file.path for file in record.files}
+    assert {"try-1/rank-0.log", "try-1/rank-1.log", "try-1/launcher-node-1.log"} <= names
+    assert list(nodes[1].out.iterdir()) == []
+
+
+def test_zero_trains_over_two_nodes(pair: Any) -> None:
+    nodes = [node.begin() for node in pair("zero-3", protocol__timed_steps=2)]
+    assert [node.wait(180) for node in nodes] == [0, 0], [node.stdout + node.stderr for node in nodes]
+    assert nodes[0].record.outcome == "ok", nodes[0].record.diagnosis
+
+
+def test_a_killed_node_ends_all_and_is_named(pair: Any) -> None:
+    nodes = [node.begin() for node in pair(**LONG)]
+    _both_train(nodes)
+    nodes[1].process.kill()
+    killed_s = time.monotonic()
+    assert nodes[0].wait(FATE_LIMIT_S) == exitcodes.RECORD_DELIVERED
+    assert time.monotonic() - killed_s < FATE_LIMIT_S
+    record = nodes[0].record
+    assert record.outcome == "network_fault"
+    assert record.diagnosis.culprit_rank == 1
+    assert "Node 1 (rank 1) closed its connection" in record.diagnosis.sentence
+    for node in nodes:
+        node.assert_nothing_left()
+
+
+def test_a_killed_first_node_ends_the_second(pair: Any) -> None:
+    nodes = [node.begin() for node in pair(**LONG)]
+    _both_train(nodes)
+    nodes[0].process.kill()
+    assert nodes[1].wait(FATE_LIMIT_S) == exitcodes.INTERNAL
+    assert "node 1: node 0 closed its connection" in nodes[1].stderr
+    for node in nodes:
+        node.assert_nothing_left()
+
+
+def test_a_rank_that_dies_on_node_1_is_told_from_node_0(pair: Any) -> None:
+    nodes = [node.begin() for node in pair(**LONG)]
+    _both_train(nodes)
+    os.kill(nodes[0].beat(1).pid, signal.SIGKILL)
+    assert [node.wait(FATE_LIMIT_S) for node in nodes] == [0, 0]
+    record = nodes[0].record
+    assert record.outcome != "ok"
+    assert record.diagnosis.culprit_rank == 1, record.diagnosis
+    assert record.tries[0].exits[1].signal == "SIGKILL"
+
+
+def test_dropped_packets_end_all_nodes(pair: Any, namespaces: tuple[str, str]) -> None:
+    nodes = [node.begin() for node in pair(**LONG)]
+    _both_train(nodes)
+    drop = ["ip", "netns", "exec", namespaces[1], "tc", "qdisc", "add", "dev", "veth0", "root", "netem", "loss", "100%"]
+    subprocess.run(drop, check=True)
+    try:
+        assert nodes[0].wait(90) == exitcodes.RECORD_DELIVERED
+        assert nodes[1].wait(90) == exitcodes.INTERNAL
+    finally:
+        _ip("netns", "exec", namespaces[1], "tc", "qdisc", "del", "dev", "veth0", "root")
+    record = nodes[0].record
+    assert record.outcome == "network_fault"
+    assert "Node 1 (rank 1) said nothing for 30 s" in record.diagnosis.sentence
+
+
+def test_a_node_that_never_comes_is_named(pair: Any) -> None:
+    alone = pair(protocol__startup_stall_s=3.0)[0].begin()
+    assert alone.wait(60) == exitcodes.RECORD_DELIVERED
+    assert alone.record.outcome == "rendezvous"
+    assert "had not come to node 0: node 1 (rank 1)" in alone.record.diagnosis.sentence
+
+
+def test_a_node_of_another_spec_is_refused(pair: Any) -> None:
+    first, second = pair(protocol__startup_stall_s=20.0)
+    other = make_spec("ddp", platform=TWO_NODES | {"interconnect": "ethernet"})
+    second.spec_path.write_text(json.dumps(other.to_json()))
+    first.begin()
+    assert second.begin().wait(60) == exitcodes.CONFIG
+    assert "node 0 runs another spec" in second.stderr
+
+
+@pytest.mark.parametrize(
+    ("rank", "address", "variables", "expected"),
+    [
+        (1, "a:1234", {}, Place(rank=1, host="a", port=1234)),
+        (None, None, {"JOB_COMPLETION_INDEX": "0", "HARNESS_RENDEZVOUS": "b:99"}, Place(rank=0, host="b", port=99)),
+        (None, "c:5", {"SLURM_NODEID": "1"}, Place(rank=1, host="c", port=5)),
+    ],
+)
+def test_a_node_finds_its_place(rank: Any, address: Any, variables: dict[str, str], expected: Place) -> None:
+    spec = make_spec("ddp", platform=TWO_NODES | {"interconnect": "ethernet"})
+    assert find_place(spec, rank, address, variables) == expected
+
+
+def test_a_node_that_is_not_told_its_place_is_refused() -> None:
+    spec = make_spec("ddp", platform=TWO_NODES | {"interconnect": "ethernet"})
+    with pytest.raises(SpecError, match="--node-rank N"):
+        find_place(spec, None, None, {})
+    with pytest.raises(SpecError, match="expected 0 to 1"):
+        find_place(spec, 2, "a", {})
+
+
+def test_one_node_needs_no_place() -> None:
+    assert find_place(make_spec("ddp"), None, None, {"SLURM_NODEID": "3"}) is None
+
+
+def test_nodes_must_share_the_ranks_equally() -> None:
+    with pytest.raises(SpecError, match="divisor of world_size 2"):
+        make_spec("ddp", platform=TWO_NODES | {"interconnect": "ethernet", "nodes": 3})
