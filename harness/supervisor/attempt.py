@@ -129,7 +129,9 @@ class Attempt:
         if (self.out / REFERENCE).exists():
             shutil.copyfile(self.out / REFERENCE, place / REFERENCE)
         teller = self.teller.inner(spec)
-        record = Attempt(spec=spec, out=place, signals=self.signals, teller=teller, until_s=until_s, nodes=self.nodes).run()
+        record = Attempt(
+            spec=spec, out=place, signals=self.signals, teller=teller, until_s=until_s, nodes=self.nodes
+        ).run()
         folder.write_record(place, record)
         return record
 

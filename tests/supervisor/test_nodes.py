@@ -152,16 +152,16 @@ def test_a_rank_that_dies_on_node_1_is_told_from_node_0(pair: Any) -> None:
     assert record.tries[0].exits[1].signal == "SIGKILL"
 
 
-def test_dropped_packets_end_all_nodes(pair: Any, namespaces: tuple[str, str]) -> None:
+def test_a_cut_link_ends_all_nodes(pair: Any, namespaces: tuple[str, str]) -> None:
     nodes = [node.begin() for node in pair(**LONG)]
     _both_train(nodes)
-    drop = ["ip", "netns", "exec", namespaces[1], "tc", "qdisc", "add", "dev", "veth0", "root", "netem", "loss", "100%"]
-    subprocess.run(drop, check=True)
+    # Packets vanish and nobody refuses them. (netem could drop them as well, but not every kernel has it.)
+    _ip("-n", namespaces[1], "link", "set", "veth0", "down")
     try:
         assert nodes[0].wait(90) == exitcodes.RECORD_DELIVERED
         assert nodes[1].wait(90) == exitcodes.INTERNAL
     finally:
-        _ip("netns", "exec", namespaces[1], "tc", "qdisc", "del", "dev", "veth0", "root")
+        _ip("-n", namespaces[1], "link", "set", "veth0", "up")
     record = nodes[0].record
     assert record.outcome == "network_fault"
     assert "Node 1 (rank 1) said nothing for 30 s" in record.diagnosis.sentence

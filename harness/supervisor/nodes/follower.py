@@ -1,4 +1,4 @@
-"""What the supervisor of node 1 and up does: run its ranks of each try as node 0 asks, and end when node 0 has delivered."""
+"""What the supervisors of nodes 1 and up do: run their ranks of each try, and end when node 0 has delivered."""
 
 import os
 import shutil

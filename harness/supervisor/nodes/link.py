@@ -82,7 +82,7 @@ def _first_of_slurm(variables: Mapping[str, str]) -> str | None:
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return (answer.stdout.split() or [None])[0]
+    return next(iter(answer.stdout.split()), None)
 
 
 def ranks_of(spec: RunSpec, node: int) -> range:
