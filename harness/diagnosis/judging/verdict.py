@@ -114,7 +114,8 @@ def fatal_signal(case: Case) -> Diagnosis | None:
     failures = case.own_failures
     if not failures:
         return None
-    first = next((e for e in failures if e.code is not None and e.code > 0), failures[0])
+    # On several nodes nobody ends the survivors at once: each then fails of the lost peer, with a code of its own.
+    first = case.died_alone or next((e for e in failures if e.code is not None and e.code > 0), failures[0])
     if first.code is None or first.code > 0 or (first.code == -signal.SIGABRT and _nccl_aborted(case)):
         return None
     return from_exit(first)
