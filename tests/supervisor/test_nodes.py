@@ -110,6 +110,7 @@ def test_two_nodes_leave_one_record_of_all_ranks(pair: Any) -> None:
     assert list(nodes[1].out.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_zero_trains_over_two_nodes(pair: Any) -> None:
     nodes = [node.begin() for node in pair("zero-3", protocol__timed_steps=2)]
     assert [node.wait(180) for node in nodes] == [0, 0], [node.stdout + node.stderr for node in nodes]
@@ -141,7 +142,7 @@ def test_a_killed_first_node_ends_the_second(pair: Any) -> None:
         node.assert_nothing_left()
 
 
-def test_a_rank_that_dies_on_node_1_is_told_from_node_0(pair: Any) -> None:
+def test_a_dead_rank_of_another_node_is_named(pair: Any) -> None:
     nodes = [node.begin() for node in pair(**LONG)]
     _both_train(nodes)
     os.kill(nodes[0].beat(1).pid, signal.SIGKILL)
@@ -152,6 +153,7 @@ def test_a_rank_that_dies_on_node_1_is_told_from_node_0(pair: Any) -> None:
     assert record.tries[0].exits[1].signal == "SIGKILL"
 
 
+@pytest.mark.slow
 def test_a_cut_link_ends_all_nodes(pair: Any, namespaces: tuple[str, str]) -> None:
     nodes = [node.begin() for node in pair(**LONG)]
     _both_train(nodes)
@@ -196,7 +198,7 @@ def test_a_node_finds_its_place(rank: Any, address: Any, variables: dict[str, st
     assert find_place(spec, rank, address, variables) == expected
 
 
-def test_a_node_that_is_not_told_its_place_is_refused() -> None:
+def test_a_node_without_its_place_is_refused() -> None:
     spec = make_spec("ddp", platform=TWO_NODES | {"interconnect": "ethernet"})
     with pytest.raises(SpecError, match="--node-rank N"):
         find_place(spec, None, None, {})
