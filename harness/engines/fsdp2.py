@@ -25,7 +25,13 @@ class FsdpEngine(TorchEngine):
 
     def wrap(self, context: Context) -> nn.Module:
         numerics, settings = self._spec.numerics, self._settings
-        mesh = init_device_mesh(context.device.type, (context.world_size,))
+        platform = self._spec.platform
+        if settings.replicate_nodes:
+            # Ranks of one node follow each other, so the inner dimension is a node.
+            shape, names = (platform.nodes, platform.ranks_per_node), ("replicate", "shard")
+        else:
+            shape, names = (context.world_size,), ("shard",)
+        mesh = init_device_mesh(context.device.type, shape, mesh_dim_names=names)
         # Both dtypes are always explicit: what None means for reduce_dtype has changed between releases.
         policy = MixedPrecisionPolicy(
             param_dtype=dtype(numerics.compute) if self._casts else None, reduce_dtype=dtype(numerics.reduce)
@@ -66,6 +72,7 @@ class FsdpEngine(TorchEngine):
                 "cast_forward_inputs": True,
             },
             "offload_policy": {"cpu": settings.offload, "pin_memory": settings.offload and self._pins},
+            "mesh": {"replicate": self._spec.platform.nodes} if settings.replicate_nodes else {},
             "prefetch_depth": settings.prefetch_depth,
             "compile": settings.compile,
         }

@@ -67,6 +67,7 @@ def _of_engine(spec: RunSpec, **counts: int) -> Ledger | None:
         return None
     sizes = Sizes(
         world_size=spec.platform.world_size,
+        ranks_per_node=spec.platform.ranks_per_node,
         bytes={role: DTYPE_BYTES[dtype] for role, dtype in encode(spec.numerics).items()},
         **counts,
     )

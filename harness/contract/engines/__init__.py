@@ -2,7 +2,7 @@
 
 from typing import Any, Literal, get_args
 
-from harness.contract.codec import decode, encode
+from harness.contract.codec import decode, defaults_of, encode
 from harness.contract.engines.ddp import DDP
 from harness.contract.engines.descriptor import Config, Descriptor
 from harness.contract.engines.fsdp2 import FSDP2
@@ -13,14 +13,14 @@ ENGINES: dict[str, Descriptor] = {engine.name: engine for engine in (DDP, ZERO, 
 CONFIGS: dict[str, Config] = {config.name: config for engine in ENGINES.values() for config in engine.configs}
 """Every config a study may name, in the order tables list them when a study gives none."""
 
-Fact = Literal["engine", "shards", "offloads", "keeps_gathered"]
+Fact = Literal["engine", "shards", "offloads", "keeps_gathered", "replicates"]
 
 
 def pairs_apart_by(fact: Fact) -> tuple[tuple[Config, Config], ...]:
     """Pairs of configs that differ in this fact alone; the later one in `CONFIGS` comes first.
 
     By "engine": the same sharding by two engines; by "shards": two stages of one engine; by "offloads" and by
-    "keeps_gathered": the config that does it, and the same one without.
+    "keeps_gathered" and "replicates": the config that does it, and the same one without.
     """
     others = [name for name in get_args(Fact) if name != fact]
     return tuple(
@@ -39,7 +39,9 @@ def resolve_settings(engine: str, overrides: dict[str, Any], key: str = "setting
         if others and engine not in others:
             raise SpecError(f"{key}.{name}: a setting of {' and '.join(others)}, and {engine} has none of that name")
     resolved: dict[str, Any] = encode(parse_settings(engine, overrides, key))
-    return resolved
+    known = ENGINES[engine]
+    defaults = {name: defaults_of(known.settings)[name] for name in known.added}
+    return {name: value for name, value in resolved.items() if name not in defaults or value != defaults[name]}
 
 
 def check_settings(engine: str, settings: dict[str, Any]) -> None:

@@ -63,6 +63,9 @@ class Config:
     """Whether state lives in host memory, where the optimizer steps."""
     keeps_gathered: bool = False
     """Whether gathered parameters stay whole between forward and backward."""
+    replicates: bool = False
+    """Whether every node holds all of the model, sharded inside it. Only several nodes make this differ from sharding
+    over all ranks, so a study runs it only when it names it."""
     baseline: bool = False
     """Plain data parallelism, the ordinary training loop: the other engines' own cost is measured against it."""
     settings: dict[str, Any] = field(default_factory=dict)
@@ -77,6 +80,8 @@ class Descriptor:
     launcher: Launcher
     settings: type[Struct]
     """Every setting, with its default. The functions below are given one of these."""
+    added: frozenset[str] = frozenset()
+    """Settings that came after specs were stored: a spec leaves them out at their default, so that hashes hold."""
     configs: tuple[Config, ...]
     shipped: Numerics
     """The `defaults` arm: on a bf16 model, as the engine does it by itself."""

@@ -19,6 +19,9 @@ class FsdpSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Explicit forward and backward prefetch of this many blocks; 0 keeps the implicit one-ahead."""
     blocks_per_group: PositiveInt = 1
     """Decoder blocks that share one fully_shard call, one all-gather and one reduce-scatter."""
+    replicate_nodes: bool = False
+    """HSDP: shard inside a node and replicate across nodes. Gathers stay inside a node; what crosses the network is one
+    all-reduce of each rank's gradient shard."""
     compile: bool = False
     """torch.compile each decoder block and the loss."""
 
@@ -34,8 +37,12 @@ _TRIALS: Trials = (
 
 
 def _ledger(settings: FsdpSettings, sizes: Sizes) -> Ledger:
-    """Parameter, gradient and two moments in the parameter's dtype, over the ranks: 16/W bytes, in bfloat16 8/W."""
-    n, each, world = sizes.parameters, sizes.bytes, sizes.world_size
+    """Parameter, gradient and two moments in the parameter's dtype, over the ranks: 16/W bytes, in bfloat16 8/W.
+
+    HSDP divides them by the ranks of a node, because every node holds a whole copy.
+    """
+    n, each = sizes.parameters, sizes.bytes
+    world = sizes.ranks_per_node if settings.replicate_nodes else sizes.world_size
     unit = sizes.block_parameters * settings.blocks_per_group
     root = n - sizes.layers * sizes.block_parameters
     # When backward begins, resharding keeps the root, which holds the head, and the blocks prefetched by then.
@@ -60,6 +67,7 @@ def _config(name: str, **settings: bool) -> Config:
         shards="parameters",
         offloads=full.offload,
         keeps_gathered=not full.reshard_after_forward,
+        replicates=full.replicate_nodes,
         settings=dict(settings),
     )
 
@@ -68,10 +76,12 @@ FSDP2 = Descriptor(
     name="fsdp2",
     launcher="torchrun",
     settings=FsdpSettings,
+    added=frozenset({"replicate_nodes"}),
     configs=(
         _config("fsdp2-reshard"),
         _config("fsdp2-noreshard", reshard_after_forward=False),
         _config("fsdp2-reshard-offload", offload=True),
+        _config("fsdp2-hsdp", replicate_nodes=True),
     ),
     shipped=bf16_compute(parameter="bfloat16", master="bfloat16", reduce="bfloat16"),
     matched=bf16_compute(parameter="float32", master="float32", reduce="float32"),

@@ -15,6 +15,7 @@ class Sizes:
     """Of one decoder block."""
     embedding_parameters: int
     world_size: int
+    ranks_per_node: int
     bytes: dict[str, int]
     """Role of the numerics -> bytes of one element."""
 

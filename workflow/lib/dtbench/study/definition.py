@@ -170,7 +170,9 @@ class Study(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the study asks, one paragraph for the report."""
     platforms: Names
     """Platforms by their name in `config/platforms.yaml`, or one's own as mappings with a `name`; at least one."""
-    configs: Annotated[tuple[ConfigChoice, ...], Meta(min_length=1)] = tuple(ConfigChoice(name=c) for c in CONFIGS)
+    configs: Annotated[tuple[ConfigChoice, ...], Meta(min_length=1)] = tuple(
+        ConfigChoice(name=name) for name, config in CONFIGS.items() if not config.replicates
+    )
     """Configs by name, or variants `{name, base, override}`; the order of the tables."""
     arms: Annotated[tuple[Arm, ...], Meta(min_length=1)] = ("defaults", "matched")
     """Numerics rules: `defaults`, `matched`, `tuned`."""
