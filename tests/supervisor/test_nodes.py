@@ -77,10 +77,12 @@ def pair(namespaces: tuple[str, str], tmp_path: Path) -> Iterator[Any]:
     """Make the two nodes of a run; all that they started is gone after the test."""
     made: list[Node] = []
 
-    def make(config: str = "fsdp2-reshard", **changes: Any) -> list[Node]:
+    def make(config: str = "fsdp2-reshard", folder: str = "", **changes: Any) -> list[Node]:
         spec = make_spec(config, platform=TWO_NODES | {"interconnect": "ethernet"}, **changes)
-        made.extend(Node(tmp_path / f"node-{rank}", spec, name, rank) for rank, name in enumerate(namespaces))
-        return made
+        top = tmp_path / folder
+        nodes = [Node(top / f"node-{rank}", spec, name, rank) for rank, name in enumerate(namespaces)]
+        made.extend(nodes)
+        return nodes
 
     yield make
     for node in made:
@@ -115,6 +117,24 @@ def test_zero_trains_over_two_nodes(pair: Any) -> None:
     nodes = [node.begin() for node in pair("zero-3", protocol__timed_steps=2)]
     assert [node.wait(180) for node in nodes] == [0, 0], [node.stdout + node.stderr for node in nodes]
     assert nodes[0].record.outcome == "ok", nodes[0].record.diagnosis
+
+
+@pytest.mark.slow
+def test_hsdp_trains_alike_and_shards_inside_a_node(pair: Any) -> None:
+    losses, states = {}, {}
+    for config in ("fsdp2-hsdp", "fsdp2-reshard"):
+        nodes = [node.begin() for node in pair(config, folder=config, platform__world_size=4)]
+        assert [node.wait(180) for node in nodes] == [0, 0], [node.stdout + node.stderr for node in nodes]
+        measured = nodes[0].record.measured
+        assert measured is not None, nodes[0].record.diagnosis
+        assert measured.state is not None
+        assert measured.parameters is not None
+        losses[config] = measured.loss
+        state = measured.state.parameter_bytes + measured.state.gradient_bytes + measured.state.optimizer_bytes
+        states[config] = state / measured.parameters
+    assert losses["fsdp2-hsdp"] == pytest.approx(losses["fsdp2-reshard"], rel=1e-3)
+    assert states["fsdp2-hsdp"] == pytest.approx(16 / 2, rel=0.02), "two ranks of a node share one copy"
+    assert states["fsdp2-reshard"] == pytest.approx(16 / 4, rel=0.02)
 
 
 def test_a_killed_node_ends_all_and_is_named(pair: Any) -> None:
