@@ -50,7 +50,7 @@ def run(
         place = find_place(spec, node_rank, rendezvous, os.environ)
         try:
             if place is not None and place.rank > 0:
-                return _follow(spec, out.resolve(), place)
+                return _follow(spec, out.resolve(), place, upload)
             record = execute(spec, out, upload, place=place)
         except (Cancelled, NodeLost) as error:
             if upload is None:
@@ -101,10 +101,19 @@ def exit_status(work: Callable[[], int]) -> int:
         return exitcodes.INTERNAL
 
 
-def _follow(spec: RunSpec, out: Path, place: Place) -> int:
+def _follow(spec: RunSpec, out: Path, place: Place, upload: str | None) -> int:
     with Signals() as signals:
+        bucket = _bucket(upload, signals)
+        # A pod that is made anew after node 0 has delivered would wait for it in vain.
+        if bucket and _delivered_before(bucket, spec):
+            return exitcodes.RECORD_DELIVERED
         adopt_orphans()
-        return follow(spec, out, place, signals)
+        try:
+            return follow(spec, out, place, signals)
+        except NodeLost:
+            if bucket and _delivered_before(bucket, spec):
+                return exitcodes.RECORD_DELIVERED
+            raise
 
 
 def execute(

@@ -287,12 +287,16 @@ class RunSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return f"{self.platform.name}/{i.config}/{i.arm}/r{i.repeat}-{self.run_hash()[:12]}/a{i.attempt}"
 
     def job_name(self) -> str:
-        """A DNS-1123 label of at most 63 characters, the same for the same attempt and no other."""
+        """A DNS-1123 label of at most 63 characters, the same for the same attempt and no other.
+
+        On several nodes it leaves room for a pod's index, because `<job>-<index>` is the pod's host name.
+        """
         i = self.identity
         tail = f"-{self.run_hash()[:12]}-a{i.attempt}"
         text = f"{i.study}-{self.platform.name}-{i.config}-{i.arm}-r{i.repeat}"
         slug = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
-        return slug[: 63 - len(tail)].strip("-") + tail
+        index = len(f"-{self.platform.nodes - 1}") if self.platform.nodes > 1 else 0
+        return slug[: 63 - len(tail) - index].strip("-") + tail
 
 
 def parse_spec(plain: Any) -> RunSpec:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
@@ -28,6 +29,7 @@ from harness.contract.errors import SpecError
 from harness.contract.exitcodes import CONFIG, DELIVERY, PREEMPTED
 from tests.gke.specs import make_settings, make_spec
 
+ROOT = Path(__file__).resolve().parents[2]
 LABEL_VALUE = re.compile(r"^([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?$")
 NAME = re.compile(r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")
 STUDY = r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?"
@@ -108,6 +110,24 @@ def test_the_container_is_locked_down():
     }
     mounts = {m["mountPath"] for m in container["volumeMounts"]}
     assert {"/tmp", "/out", "/dev/shm"} <= mounts, "what must be writable on a read-only root"
+
+
+def test_several_nodes_are_an_indexed_job():
+    spec = make_spec(name="l4-x8-n2", world_size=8, nodes=2, machine_type="g2-standard-48")
+    job = render_manifest(spec, make_settings())
+    assert {key: job["spec"][key] for key in ("completions", "parallelism", "completionMode")} == {
+        "completions": 2, "parallelism": 2, "completionMode": "Indexed",
+    }  # fmt: skip
+    assert job["spec"]["podReplacementPolicy"] == "Failed"
+    pod, name = pod_of(job), job["metadata"]["name"]
+    assert pod["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "4", "a pod is one node"
+    service = yaml.safe_load((ROOT / "profiles/gke/service.yaml").read_text())
+    assert pod["subdomain"] == service["metadata"]["name"]
+    assert service["spec"]["selector"].items() <= job["spec"]["template"]["metadata"]["labels"].items()
+    variables = {v["name"]: v.get("value") for v in pod["containers"][0]["env"]}
+    assert variables["HARNESS_RENDEZVOUS"] == f"{name}-0.{service['metadata']['name']}"
+    assert len(f"{name}-1") <= 63
+    assert "completionMode" not in render_manifest(make_spec(), make_settings())["spec"]
 
 
 def test_the_spec_travels_in_the_job_and_back():

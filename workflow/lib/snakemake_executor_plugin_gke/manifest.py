@@ -28,6 +28,8 @@ JOB_SETTINGS = (
 """Settings that a Job keeps from the moment it is made."""
 CPU_RANK_GIB, CPU_BASE_GIB = 2, 2
 """Memory of a rank that computes on a CPU and of its supervisor, for platforms that state none."""
+NODES_SERVICE = "dtbench-nodes"
+"""The headless Service of profiles/gke/service.yaml, through which the pods of one Job find each other."""
 ANNOTATIONS_LIMIT_BYTES = 256 * 1024
 """All annotations of one object together (Kubernetes API: TotalAnnotationSizeLimitB)."""
 
@@ -102,14 +104,14 @@ def check_platform(spec: RunSpec) -> None:
 
 
 def _sizes(spec: RunSpec) -> dict[str, Any]:
-    """GPUs, CPUs and memory to ask for. A CPU platform that states no sizes asks for what its ranks need."""
+    """GPUs, CPUs and memory that one pod asks for. A CPU platform that states no sizes asks for what its ranks need."""
     platform = spec.platform
     cpus, gib = platform.cpus, platform.memory_gib
     if platform.device == "cpu":
-        cpus = cpus or platform.world_size
-        gib = gib or CPU_BASE_GIB + CPU_RANK_GIB * platform.world_size
+        cpus = cpus or platform.ranks_per_node
+        gib = gib or CPU_BASE_GIB + CPU_RANK_GIB * platform.ranks_per_node
     return {
-        "gpus": platform.world_size if platform.gke_accelerator else 0,
+        "gpus": platform.ranks_per_node if platform.gke_accelerator else 0,
         "cpus": cpus,
         "memory": f"{int(gib * 1024)}Mi" if gib else None,
         # /dev/shm counts against the container's memory, so it may take a part of it and no more.
@@ -149,6 +151,8 @@ def render_yaml(spec: RunSpec, settings: ExecutorSettings, options: Sequence[str
     Raises SpecError when the platform or the spec's size fits no Job.
     """
     check_platform(spec)
+    if options and spec.platform.nodes > 1:
+        raise SpecError(f"platform {spec.platform.name}: a search for the frontier runs on one node, not on several")
     plain = canonical(spec)
     if len(plain) > ANNOTATIONS_LIMIT_BYTES // 2:
         raise SpecError(
@@ -167,6 +171,8 @@ def render_yaml(spec: RunSpec, settings: ExecutorSettings, options: Sequence[str
         made_with=json.dumps(made_with(settings), sort_keys=True),
         node_selector=_node_selector(spec),
         spot=spec.platform.spot,
+        nodes=spec.platform.nodes,
+        service=NODES_SERVICE,
         **_sizes(spec),
         command=[*command, "--upload", f"{settings.bucket.rstrip('/')}/{place}"],
         ignored_codes=[PREEMPTED],
