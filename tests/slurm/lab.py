@@ -1,4 +1,4 @@
-"""A Slurm cluster of one node on this machine: the real munged, slurmctld and slurmd, without systemd or accounting.
+"""A Slurm cluster on this machine: the real munged, slurmctld and one slurmd a node, without systemd or accounting.
 
 Needs root and Debian's slurm-wlm. The configuration must lie where Slurm looks for it, because the Slurm executor
 takes SLURM_* out of its jobs' environment; a machine that has one of its own is left alone.
@@ -23,12 +23,11 @@ ClusterName=lab
 SlurmctldHost={host}
 SlurmUser=root
 SlurmctldPort=26817
-SlurmdPort=26818
 AuthType=auth/munge
 StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool
+SlurmdSpoolDir={folder}/spool-%n
 SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 AccountingStorageType=accounting_storage/none
@@ -37,7 +36,7 @@ MinJobAge=3600
 SlurmdParameters=config_overrides
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core_Memory
-NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory=64000 State=UNKNOWN
+{nodes}
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
 
@@ -61,19 +60,27 @@ def ask(*command: str) -> str:
 
 
 @contextmanager
-def lab(folder: Path, cpus: int) -> Iterator[None]:
-    """Start the cluster, wait until its node is idle, stop it afterwards. Jobs share `cpus` cores."""
-    for name in ("state", "spool"):
+def lab(folder: Path, cpus: int, nodes: int = 1) -> Iterator[None]:
+    """Start the cluster, wait until its nodes are idle, stop it afterwards. Jobs share `cpus` cores a node."""
+    host = socket.gethostname()
+    # Slurm sorts by name, and only the first, which is this host's, resolves to an address.
+    names = [host, *(f"{host}x{index}" for index in range(1, nodes))]
+    lines = (
+        f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={26818 + index} CPUs={cpus} RealMemory=64000"
+        for index, name in enumerate(names)
+    )
+    for name in ("state", *(f"spool-{name}" for name in names)):
         (folder / name).mkdir()
     CONFIGURATION.parent.mkdir(exist_ok=True)
-    CONFIGURATION.write_text(TEMPLATE.format(host=socket.gethostname(), folder=folder, cpus=cpus), encoding="utf-8")
+    CONFIGURATION.write_text(TEMPLATE.format(host=host, folder=folder, nodes="\n".join(lines)), encoding="utf-8")
     started: list[subprocess.Popen[bytes]] = []
     try:
         started.append(_munged())
-        for program in ("slurmctld", "slurmd"):
-            log = (folder / f"{program}.log").open("wb")
-            started.append(subprocess.Popen([f"/usr/sbin/{program}", "-D"], stdout=log, stderr=log))
-        _wait_until_idle(folder)
+        daemons = {"slurmctld": ["slurmctld"]} | {f"slurmd-{name}": ["slurmd", "-N", name] for name in names}
+        for name, (program, *options) in daemons.items():
+            log = (folder / f"{name}.log").open("wb")
+            started.append(subprocess.Popen([f"/usr/sbin/{program}", "-D", *options], stdout=log, stderr=log))
+        _wait_until_idle(folder, nodes)
         yield
     finally:
         for process in reversed(started):
@@ -93,11 +100,11 @@ def _munged() -> subprocess.Popen[bytes]:
     )
 
 
-def _wait_until_idle(folder: Path) -> None:
+def _wait_until_idle(folder: Path, nodes: int) -> None:
     until_s = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < until_s:
-        answer = subprocess.run(["sinfo", "-h", "-o", "%T"], capture_output=True, text=True, check=False)
-        if answer.stdout.split() == ["idle"]:
+        answer = subprocess.run(["sinfo", "-h", "-N", "-o", "%T"], capture_output=True, text=True, check=False)
+        if answer.stdout.split() == ["idle"] * nodes:
             return
         time.sleep(0.5)
     logs = "\n".join(p.read_text(errors="replace")[-2000:] for p in sorted(folder.glob("*.log")))

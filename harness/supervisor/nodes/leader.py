@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from harness.contract.diagnosis import Diagnosis
+from harness.contract.errors import HarnessError
 from harness.contract.files import write_atomically
 from harness.contract.spec import RunSpec
 from harness.supervisor.nodes.link import Link, Place, ranks_of, unpack
@@ -42,7 +43,13 @@ class Nodes:
         self._settled: set[int] = set()
 
     def __enter__(self) -> "Nodes":
-        self._server = socket.create_server(("", self.place.port))
+        try:
+            self._server = socket.create_server(("", self.place.port))
+        except OSError as error:
+            raise HarnessError(
+                f"node 0 cannot listen on port {self.place.port}: {error.strerror}; end the process that holds it, or "
+                "give all nodes another one with --rendezvous HOST:PORT"
+            ) from None
         threading.Thread(target=self._accept, daemon=True).start()
         return self
 
