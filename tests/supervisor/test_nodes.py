@@ -152,6 +152,18 @@ def test_a_killed_node_ends_all_and_is_named(pair: Any) -> None:
         node.assert_nothing_left()
 
 
+def test_a_node_that_got_sigterm_is_named(pair: Any) -> None:
+    nodes = [node.begin() for node in pair(**LONG)]
+    _both_train(nodes)
+    nodes[1].process.terminate()
+    assert nodes[0].wait(FATE_LIMIT_S) == exitcodes.RECORD_DELIVERED
+    assert nodes[1].wait(FATE_LIMIT_S) == exitcodes.INTERNAL
+    record = nodes[0].record
+    assert record.outcome == "user_cancelled"
+    assert "Node 1 (rank 1) was told to end" in record.diagnosis.sentence
+    assert (nodes[0].out / "try-1" / "rank-1.log").exists(), "its logs came before it left"
+
+
 def test_a_killed_first_node_ends_the_second(pair: Any) -> None:
     nodes = [node.begin() for node in pair(**LONG)]
     _both_train(nodes)
