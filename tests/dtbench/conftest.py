@@ -46,6 +46,8 @@ def make_record(
     remedy: str | None = None,
     evidence: str = "what the log said",
     profile: dict[str, Any] | None = None,
+    gpu_busy_s: float | None = None,
+    energy_j: float | None = None,
 ) -> Record:
     """A record as the supervisor would have written it."""
     diagnosis = Diagnosis(
@@ -70,6 +72,8 @@ def make_record(
                 bytes_per_parameter=8.0, expected_bytes_per_parameter=8.0,
             ),
             profile=profile,
+            gpu_busy_s=gpu_busy_s,
+            energy_j=energy_j,
         )  # fmt: skip
     return Record(
         record_version=RECORD_VERSION, source=None, spec=spec, spec_hash=spec.hash(), outcome=outcome,

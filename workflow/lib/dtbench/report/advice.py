@@ -17,6 +17,7 @@ from dtbench.study.matrix import Matrix
 from harness.contract.units import GB
 
 UNPAIRED = "no two of them ran on one machine, and no three pairs of runs on different machines compare them"
+OF_THE_HOST = "both wait for the host, and GPU-busy times give no such order"
 
 
 class Lead(NamedTuple):
@@ -55,6 +56,8 @@ class Choice:
     behind: Lead | None = None
     unknown: tuple[str, ...] = ()
     """Finished configs that may be faster: no chain of paired runs compares them with the best."""
+    of_the_host: bool = False
+    """Whether paired runs were left out because both cells wait for the host."""
     machines: int | None = None
     """Most machines that a comparison with the best rests on; None: unknown."""
     lightest: Lightest | None = None
@@ -71,7 +74,8 @@ class Choice:
         if self.behind:
             parts.append(f"It is {faster(self.behind.ratio, f'the next one, {code(self.behind.config)}')}.")
         if self.best and self.unknown:
-            parts.append(f"Not ranked, because no machine ran them beside it: {listed(self.unknown)}.")
+            why = f"no machine ran them beside it{f' or {OF_THE_HOST}' if self.of_the_host else ''}"
+            parts.append(f"Not ranked, because {why}: {listed(self.unknown)}.")
         if self.failed:
             parts.append(f"Failed: {', '.join(f'{code(config)} ({fate})' for config, fate in self.failed)}.")
         if self.unrun:
@@ -82,10 +86,14 @@ class Choice:
         if not self.finished:
             return "Nothing finished."
         if self.best is None:
-            return f"No ranking of {listed(self.finished)}: {UNPAIRED}."
+            return f"No ranking of {listed(self.finished)}: {self._unranked}."
         if not (self.ties or self.behind):
             return f"{code(self.best)} is the only one that {self._only}{self.facts}."
         return f"{code(self.best)} is fastest{', in a single run' if self.single else ''}{self.facts}."
+
+    @property
+    def _unranked(self) -> str:
+        return OF_THE_HOST if self.of_the_host else UNPAIRED
 
     @property
     def _only(self) -> str:
@@ -99,7 +107,7 @@ class Choice:
         if self.device != "cuda":
             return [f"{self.where}: CPU speeds do not carry over to GPUs. Use this study to check that engines agree."]
         if self.best is None:
-            return [f"{self.where}: no recommendation. Of {listed(self.finished)}, {UNPAIRED}."]
+            return [f"{self.where}: no recommendation. Of {listed(self.finished)}, {self._unranked}."]
         use = f"when memory allows, use {listed([self.best, *self.ties], 'or')}"
         hedges = ["from one machine"] if self.machines == 1 else []
         if self.single and self.repeats > 1:
@@ -157,6 +165,7 @@ def _choice(matrix: Matrix, results: Results, where: str, cells: list[CellResult
         where=where, device=entry.device, repeats=matrix.study.repeats, finished=finished, failed=failed, unrun=unrun
     )
     board = _Board.of(results, alive)
+    found = dataclasses.replace(found, of_the_host=board.of_the_host)
     timed = [cell for cell in alive if cell.median(tokens_per_s) is not None]
     best = board.best() if len(timed) > 1 else next(iter(timed), None)
     if best is None:
@@ -210,16 +219,15 @@ class _Board:
 
     cells: dict[str, CellResult]
     found: dict[tuple[str, str], Ratio] = field(default_factory=dict)
+    of_the_host: bool = False
 
     @classmethod
     def of(cls, results: Results, cells: Iterable[CellResult]) -> "_Board":
-        board = cls({cell.key[1]: cell for cell in cells})
-        for a, one in board.cells.items():
-            for b, other in board.cells.items():
-                ratio = results.speed_ratio(one, other) if a != b else None
-                if ratio is not None and ratio.ranks:
-                    board.found[a, b] = ratio
-        return board
+        named = {cell.key[1]: cell for cell in cells}
+        pairs = {(a, b): results.speed_ratio(named[a], named[b]) for a in named for b in named if a != b}
+        told = {names: ratio for names, ratio in pairs.items() if ratio is not None}
+        ranking = {names: ratio for names, ratio in told.items() if ratio.ranks}
+        return cls(named, ranking, any(ratio.only_of_the_host for ratio in told.values()))
 
     def ratios(self, cell: CellResult) -> dict[str, Ratio]:
         """The cell over each config that paired runs compare it with."""

@@ -41,6 +41,10 @@ class TimeRow(NamedTuple):
     """Percent of the timed step."""
     timed_idle: float | None
     """Percent of the timed step, at least."""
+    busy_ms: float | None
+    """GPU-busy time of a step."""
+    dispatch_ms: float | None
+    """Host time of a profiled step, without its waits for the device."""
 
 
 def time_rows(results: Results) -> list[TimeRow]:
@@ -63,6 +67,8 @@ def time_rows(results: Results) -> list[TimeRow]:
                     timed_ms=_scaled(result.mean(c.step_time_s), MS),
                     timed_compute=_scaled(result.mean(c.timed_share("compute")), PERCENT),
                     timed_idle=_scaled(result.mean(c.timed_share("idle")), PERCENT),
+                    busy_ms=_scaled(result.mean(c.gpu_busy_s), MS),
+                    dispatch_ms=_scaled(result.mean(c.dispatch_s), MS),
                 )
             )
     return rows

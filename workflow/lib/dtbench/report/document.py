@@ -35,9 +35,13 @@ HEADINGS = {
     "state_bytes": "state B/param",
     "reserved_gb": "reserved GB",
     "mfu_percent": "MFU",
+    "joules_per_token": "J/token",
+    "watts": "W/GPU",
+    "mhz": "SM MHz",
     "loss": "last loss",
     "parity_percent": "loss off reference",
     "usd_per_mtoken": "$/Mtoken",
+    "gpu_hours_per_mtoken": "GPU h/Mtoken",
 }
 
 

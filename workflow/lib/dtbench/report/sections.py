@@ -17,7 +17,19 @@ from harness.contract.units import GB
 MS = 1000
 PERCENT = 100
 
-OPTIONAL = ("nccl_percent", "state_bytes", "reserved_gb", "mfu_percent", "loss", "parity_percent", "usd_per_mtoken")
+OPTIONAL = (
+    "nccl_percent",
+    "state_bytes",
+    "reserved_gb",
+    "mfu_percent",
+    "joules_per_token",
+    "watts",
+    "mhz",
+    "loss",
+    "parity_percent",
+    "usd_per_mtoken",
+    "gpu_hours_per_mtoken",
+)
 """Columns a table leaves out when no row has a value."""
 
 FLAGS = {
@@ -26,6 +38,7 @@ FLAGS = {
     "throttled": "the GPU throttled inside the timed window",
     "unstable": "the slowest timed steps took much longer than the median one",
     "profile_failed": "the profiled pass failed",
+    "host_bound": "steps take longer than the GPU is busy, by more than noise: at least this speed on a faster host",
 }
 """Flag of a record -> what it says of a row's numbers."""
 
@@ -51,9 +64,15 @@ class CellRow:
     state_bytes: float | None
     """Bytes per parameter."""
     mfu_percent: float | None
+    joules_per_token: float | None
+    watts: float | None
+    """Mean power of a GPU."""
+    mhz: float | None
     loss: float | None
     parity_percent: float | None
     usd_per_mtoken: float | None
+    gpu_hours_per_mtoken: float | None
+    """None where a price says what a million tokens cost."""
     finished: int
     runs: int
     outcome: str
@@ -130,7 +149,7 @@ def _median(result: CellResult, value: Value, factor: float = 1.0) -> float | No
     return None if median is None else median * factor
 
 
-def _cell_row(result: CellResult, entry: PlatformEntry) -> CellRow:
+def _cell_row(result: CellResult, entry: PlatformEntry, host_bound: bool) -> CellRow:
     peak, difference = result.peak(), result.parity_difference()
     return CellRow(
         config=result.key[1],
@@ -144,15 +163,19 @@ def _cell_row(result: CellResult, entry: PlatformEntry) -> CellRow:
         nccl_percent=_median(result, c.nccl_share, PERCENT),
         state_bytes=_median(result, c.state_bytes_per_parameter),
         mfu_percent=_median(result, c.mfu, PERCENT),
+        joules_per_token=_median(result, c.joules_per_token),
+        watts=_median(result, c.watts_per_gpu),
+        mhz=_median(result, c.sm_mhz),
         loss=_median(result, c.last_loss),
         parity_percent=None if difference is None else difference * PERCENT,
         usd_per_mtoken=cell_cost(result, entry.price),
+        gpu_hours_per_mtoken=None if entry.price else _median(result, c.gpu_hours_per_million_tokens),
         finished=len(result.finished),
         runs=len(result.runs),
         outcome=result.outcome,
         others={name: n for name, n in sorted(result.outcomes.items()) if name != result.outcome},
         why=result.cell.exclusion.why if result.cell.exclusion else _why(result),
-        flags=result.flags,
+        flags=(*result.flags, "host_bound") if host_bound else result.flags,
     )
 
 
@@ -179,7 +202,7 @@ def _platform_section(matrix: Matrix, results: Results, name: str) -> PlatformSe
     first = matrix.study.rows.get(name, ())
     order = [*first, *(config for config in results.configs() if config not in first)]
     tables = [
-        _arm_table(arm, [results.cells[name, config, arm] for config in order], entry, first)
+        _arm_table(results, [results.cells[name, config, arm] for config in order], entry, first)
         for arm in matrix.study.arms
     ]
     rows = [row for table in tables for row in table.rows]
@@ -200,13 +223,14 @@ def _platform_section(matrix: Matrix, results: Results, name: str) -> PlatformSe
     )
 
 
-def _arm_table(arm: str, cells: list[CellResult], entry: PlatformEntry, first: Sequence[str]) -> ArmTable:
-    rows = [_cell_row(cell, entry) for cell in cells if cell.cell.exclusion is None or cell.key[1] in first]
+def _arm_table(results: Results, cells: list[CellResult], entry: PlatformEntry, first: Sequence[str]) -> ArmTable:
+    kept = [cell for cell in cells if cell.cell.exclusion is None or cell.key[1] in first]
+    rows = [_cell_row(cell, entry, results.host_bound(cell)) for cell in kept]
     ran = [row for row in rows if row.outcome != MISSING]
     # A table of excluded cells alone says nothing.
     shown = ran if any(row.runs for row in ran) else []
     return ArmTable(
-        arm=arm,
+        arm=cells[0].cell.arm,
         rows=shown,
         columns=[name for name in OPTIONAL if any(getattr(row, name) is not None for row in rows)],
         unrun=[row.config for row in rows if row.outcome == MISSING],

@@ -55,7 +55,19 @@ def as_lead(value: float) -> str:
 
 def support(ratio: Ratio, show: Callable[[float], str] = as_factor) -> str:
     """What a ratio rests on, in brackets: its range, how many pairs of runs, and from how many machines."""
-    return f" ({_pairs(ratio, show)}{', on different machines' if ratio.apart else ''})"
+    return f" ({_pairs(ratio, show)}{', on different machines' if ratio.apart else ''}{_host(ratio, show)})"
+
+
+def _host(ratio: Ratio, show: Callable[[float], str]) -> str:
+    """What of a lead another host may change."""
+    if ratio.tie or ratio.host_bound is None:
+        return ""
+    if ratio.host_bound == "faster":
+        return "; the faster one is host-bound: at least this on a faster host"
+    who = "both are" if ratio.host_bound == "both" else "the slower one is"
+    leads = ratio.gpu is not None and (ratio.gpu > 1) == (ratio.value > 1)
+    rest = f": {show(ratio.gpu)} by GPU-busy time" if ratio.gpu is not None and leads else ""
+    return f"; {who} host-bound{rest or ', so a faster host may change it'}"
 
 
 def _pairs(ratio: Ratio, show: Callable[[float], str] = as_factor) -> str:

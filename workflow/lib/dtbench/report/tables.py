@@ -20,6 +20,9 @@ NUMBERS: dict[str, Callable[[Record], float | None]] = {
     "state_bytes_per_parameter": c.state_bytes_per_parameter,
     "last_loss": c.last_loss,
     "mfu": c.mfu,
+    "gpu_busy_s": c.gpu_busy_s,
+    "dispatch_s": c.dispatch_s,
+    "joules_per_token": c.joules_per_token,
 }
 """Column -> number of a record."""
 

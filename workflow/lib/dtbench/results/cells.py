@@ -114,6 +114,58 @@ def timed_share(name: str) -> Value:
     return read
 
 
+def gpu_busy_s(record: Record) -> float | None:
+    """What a step keeps the GPU busy; in records that do not say it, waiting for other ranks counts as busy too."""
+    if record.measured and record.measured.gpu_busy_s is not None:
+        return record.measured.gpu_busy_s
+    profiled_s, idle = profiled_step_s(record), profile_value("shares.idle")(record)
+    return None if profiled_s is None or idle is None else profiled_s * (1 - idle)
+
+
+def host_gap(record: Record) -> float | None:
+    """How much longer a timed step is than the GPU is busy in it, as a share of the latter."""
+    step_s, busy_s = step_time_s(record), gpu_busy_s(record)
+    return step_s / busy_s - 1 if step_s and busy_s else None
+
+
+def gpu_tokens_per_s(record: Record) -> float | None:
+    """Tokens per second that the GPU is busy: no host and, unlike `tokens_per_s`, no other rank is waited for."""
+    known = record.measured is not None and (
+        record.measured.gpu_busy_s is not None or record.spec.platform.world_size == 1
+    )
+    busy_s = gpu_busy_s(record) if known else None
+    return record.spec.tokens_per_step / busy_s if busy_s else None
+
+
+def dispatch_s(record: Record) -> float | None:
+    """Host time of a profiled step, waits for the device left out."""
+    return record.measured.dispatch_s if record.measured else None
+
+
+def joules_per_token(record: Record) -> float | None:
+    """Energy of all GPUs over the timed window, per token."""
+    m, steps = record.measured, record.spec.protocol.timed_steps
+    return m.energy_j / (m.tokens_per_step * steps) if m and m.energy_j is not None and m.tokens_per_step else None
+
+
+def watts_per_gpu(record: Record) -> float | None:
+    """Mean power of a GPU over the timed window."""
+    joules, speed = joules_per_token(record), tokens_per_s(record)
+    return None if joules is None or speed is None else joules * speed / record.spec.platform.world_size
+
+
+def sm_mhz(record: Record) -> float | None:
+    """Median clock of the multiprocessors in the timed window."""
+    return record.measured.sm_mhz if record.measured else None
+
+
+def gpu_hours_per_million_tokens(record: Record) -> float | None:
+    """GPUs times hours for a million tokens: the cost where no price is known. None on a CPU."""
+    speed = tokens_per_s(record) if record.spec.platform.device == "cuda" else None
+    hours = TOKENS_PER_UNIT / (speed * SECONDS_PER_HOUR) if speed else None
+    return None if hours is None else hours * record.spec.platform.world_size
+
+
 nccl_share = profile_value("nccl_share")
 """Sum of NCCL kernel time over sum of kernel time: the published definition."""
 

@@ -3,10 +3,10 @@
 import math
 import statistics
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
-from dtbench.results.cells import CellResult, Value, tokens_per_s
+from dtbench.results.cells import CellResult, Value, gpu_tokens_per_s, host_gap, tokens_per_s
 from dtbench.results.machines import pair, spread
 from dtbench.results.stats import ENOUGH_MACHINES, Ratio, noise_floor, paired_ratio
 from harness.contract.engines import CONFIGS, pairs_apart_by
@@ -35,6 +35,8 @@ OFFLOADING = _names((here, away) for away, here in pairs_apart_by("offloads"))
 BASELINES = tuple(config.name for config in CONFIGS.values() if config.baseline)
 """Plain data parallelism."""
 
+LAUNCH_GAPS = 0.05
+"""A GPU that is never short of work still pauses between kernels: 2 to 5% of a step at micro-batch 4 and above."""
 ENOUGH_RUNS = 3
 """From this many runs on, a cell's own range is its noise floor."""
 
@@ -111,7 +113,20 @@ class Results:
         if pairs.apart and len(pairs.numerator.keys() & pairs.denominator.keys()) < ENOUGH_MACHINES:
             # The same hosts serve all platforms, so their difference on any platform counts.
             floor = max(floor, self.machine_spread(*self.platforms) or 0.0)
-        return paired_ratio(pairs.numerator, pairs.denominator, floor, apart=pairs.apart, machines=pairs.machines)
+        ratio = paired_ratio(pairs.numerator, pairs.denominator, floor, apart=pairs.apart, machines=pairs.machines)
+        return None if ratio is None else self._with_hosts(ratio, a, b)
+
+    def host_bound(self, cell: CellResult) -> bool:
+        """Whether a step is longer than its GPU-busy time by more than launch gaps and noise explain, at the median."""
+        gap = cell.median(host_gap)
+        return gap is not None and gap > LAUNCH_GAPS + self.floor(cell.key[0])
+
+    def _with_hosts(self, ratio: Ratio, a: CellResult, b: CellResult) -> Ratio:
+        names = ("faster", "slower") if ratio.value >= 1 else ("slower", "faster")
+        waiting = [name for name, cell in zip(names, (a, b), strict=True) if self.host_bound(cell)]
+        mine, theirs = a.median(gpu_tokens_per_s), b.median(gpu_tokens_per_s)
+        found = "both" if len(waiting) > 1 else next(iter(waiting), None)
+        return replace(ratio, host_bound=found, gpu=mine / theirs if mine and theirs else None)
 
 
 def _own_floor(a: CellResult, b: CellResult) -> float:

@@ -4,7 +4,7 @@ import functools
 import math
 import statistics
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
@@ -49,16 +49,26 @@ class Ratio:
     """No machine ran both cells: part of the value is how much faster one machine is than the other."""
     machines: int | None = None
     """Machines that ran pairs; None: unknown, or `apart`."""
+    host_bound: str | None = None
+    """Which of the two waits for the host: `faster`, `slower` or `both`; None: neither, as far as is known."""
+    gpu: float | None = None
+    """The same ratio by GPU-busy time, which no host changes; None: unknown."""
 
     @property
     def inverse(self) -> "Ratio":
         """The second cell over the first."""
-        return Ratio(1 / self.value, 1 / self.high, 1 / self.low, self.n, self.tie, self.apart, self.machines)
+        gpu = None if self.gpu is None else 1 / self.gpu
+        return replace(self, value=1 / self.value, low=1 / self.high, high=1 / self.low, gpu=gpu)
 
     @property
     def ranks(self) -> bool:
         """Whether advice may rest on it: pairs of one machine, or enough pairs to show how much machines differ."""
-        return self.n >= (ENOUGH_MACHINES if self.apart else 1)
+        return self.n >= (ENOUGH_MACHINES if self.apart else 1) and not self.only_of_the_host
+
+    @property
+    def only_of_the_host(self) -> bool:
+        """Both wait for the host, and their GPU-busy times do not give the same order."""
+        return self.host_bound == "both" and not (self.gpu is not None and (self.gpu > 1) == (self.value > 1))
 
     def over(self, other: "Ratio", floor: float) -> "Ratio":
         """The quotient of two ratios; a tie when their ranges allow 1, both are ties, or it is inside the floor."""
