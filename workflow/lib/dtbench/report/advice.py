@@ -42,6 +42,10 @@ class Choice:
     """What the records support on one platform, in one arm, for one workload."""
 
     where: str
+    platform: str = ""
+    arm: str = ""
+    configs: tuple[str, ...] = ()
+    """Every config of this place that the study asks for."""
     device: str = "cuda"
     finished: tuple[str, ...] = ()
     best: str | None = None
@@ -54,6 +58,8 @@ class Choice:
     """Speed, peak and cost of the best, in words."""
     ties: tuple[str, ...] = ()
     behind: Lead | None = None
+    ratios: dict[str, Ratio] = field(default_factory=dict)
+    """The best over each config that paired runs compare it with."""
     unknown: tuple[str, ...] = ()
     """Finished configs that may be faster: no chain of paired runs compares them with the best."""
     of_the_host: bool = False
@@ -162,7 +168,15 @@ def _choice(matrix: Matrix, results: Results, where: str, cells: list[CellResult
     finished = tuple(cell.key[1] for cell in alive)
     entry = matrix.platforms[cells[0].key[0]]
     found = Choice(
-        where=where, device=entry.device, repeats=matrix.study.repeats, finished=finished, failed=failed, unrun=unrun
+        where=where,
+        platform=cells[0].key[0],
+        arm=cells[0].key[2],
+        configs=tuple(cell.key[1] for cell in cells),
+        device=entry.device,
+        repeats=matrix.study.repeats,
+        finished=finished,
+        failed=failed,
+        unrun=unrun,
     )
     board = _Board.of(results, alive)
     found = dataclasses.replace(found, of_the_host=board.of_the_host)
@@ -181,6 +195,7 @@ def _choice(matrix: Matrix, results: Results, where: str, cells: list[CellResult
         facts=_facts(best, cell_cost(best, entry.price)),
         ties=tuple(name for name, ratio in ratios.items() if ratio.tie),
         behind=Lead(min(behind)[1], ratios[min(behind)[1]]) if behind else None,
+        ratios=clear | ratios,
         unknown=tuple(name for name in board.unknown(best) if name not in clear),
         machines=max((r.machines for r in ratios.values() if r.machines), default=None),
         lightest=Lightest(min(peaks)[1], min(peaks)[0] / GB, (clear | ratios).get(min(peaks)[1])) if peaks else None,

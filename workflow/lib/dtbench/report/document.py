@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from dtbench.report.advice import choices
 from dtbench.report.beside import beside
+from dtbench.report.decisions import decisions
 from dtbench.report.details import kernel_table, machine_rows, provenance, time_rows, trial_rows
 from dtbench.report.figures import draw
 from dtbench.report.findings import find_all
@@ -65,6 +66,7 @@ def build(matrix: Matrix, results_folder: Path, loaded: Loaded | None = None) ->
         "headings": HEADINGS,
         "counts": _counts(list(cells.values())),
         "choices": chosen,
+        "decisions": decisions(matrix, results, chosen),
         "findings": find_all(results, lines),
         "platforms": platform_sections(matrix, results),
         "summary": summary_rows(matrix, results),

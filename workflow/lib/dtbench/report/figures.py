@@ -3,6 +3,7 @@
 import io
 from typing import Any
 
+from dtbench.report.decisions import Chart, Decision, Point
 from dtbench.report.details import TimeRow
 from dtbench.report.sections import CellRow, PlatformSection
 from dtbench.results.deaths import SurvivalLine
@@ -16,7 +17,7 @@ SHARES = {
     "copy_exposed": ("exposed copies", "#e0b13c"),
     "idle": ("idle", "#c9ced6"),
 }
-ALIVE, DEAD, DIM = "#2e7d4f", "#b3261e", "#667085"
+ALIVE, DEAD, DIM, PARETO = "#2e7d4f", "#b3261e", "#667085", "#1f5f99"
 
 
 def draw(context: dict[str, Any]) -> dict[str, str]:
@@ -36,12 +37,57 @@ def draw(context: dict[str, Any]) -> dict[str, str]:
             "throughput": _bars(context, "tokens_per_s", "tok/s, all ranks"),
             "memory": _bars(context, "peak_gb", "peak GB, fullest rank"),
         }
+        for index, decision in enumerate(context["decisions"], start=1):
+            if decision.chart.points or decision.chart.dead:
+                figures[f"decision-{index}"] = _speed_over_memory(decision)
         if context["time"]:
             figures["time"] = _time(context["time"])
         lines = [line for line in context["survival"] if line.casualty_bytes is not None]
         if lines:
             figures["survival"] = _survival(lines)
         return {name: _svg(figure) for name, figure in figures.items()}
+
+
+def _speed_over_memory(decision: Decision) -> Any:
+    """Every config of one place: the Pareto set joined by a line, dead ones on the line where memory ends."""
+    from matplotlib.figure import Figure
+
+    chart = decision.chart
+    figure = Figure(figsize=(5.2, 3.1))
+    axis = figure.subplots()
+    edge = sorted((p for p in chart.points if p.pareto), key=lambda point: point.peak_gb)
+    axis.plot([p.peak_gb for p in edge], [p.tokens_per_s for p in edge], color=PARETO, linewidth=1.2, zorder=1)
+    for point in chart.points:
+        face = PARETO if point.pareto else "white"
+        axis.plot(point.peak_gb, point.tokens_per_s, "o", color=PARETO, markerfacecolor=face, markersize=6)
+    top = max((p.tokens_per_s for p in chart.points), default=1.0) * 1.15
+    right = max([p.peak_gb for p in chart.points] + [gb for _, gb in chart.dead] + [chart.capacity_gb or 0.0]) * 1.04
+    axis.set_xlim(0, right)
+    axis.set_ylim(0, top)
+    if chart.capacity_gb is not None:
+        axis.axvline(chart.capacity_gb, color=DEAD, linewidth=1, linestyle="--")
+    for index, (name, gb) in enumerate(chart.dead):
+        y = top * (0.08 + 0.1 * index)
+        axis.plot(gb, y, "X", color=DEAD, markersize=7)
+        axis.annotate(f"{name} ", (gb, y), xytext=(-6, 0), textcoords="offset points", ha="right", va="center",
+                      fontsize=7, color=DEAD)  # fmt: skip
+    for point, y in _spread_labels(chart, right, top):
+        left = point.peak_gb > right * 0.6
+        axis.annotate(point.config, (point.peak_gb, y), xytext=(-7 if left else 7, 0), textcoords="offset points",
+                      ha="right" if left else "left", va="center", fontsize=7)  # fmt: skip
+    axis.set_xlabel("peak GB, fullest rank; dashed: what its allocator may hold")
+    axis.set_ylabel("tok/s, median")
+    return figure
+
+
+def _spread_labels(chart: Chart, right: float, top: float) -> list[tuple[Point, float]]:
+    """A height for each label, so that those that share a part of the width do not cover each other."""
+    gap, width = top * 0.065, right * 0.45
+    placed: list[tuple[Point, float]] = []
+    for point in sorted(chart.points, key=lambda p: (p.tokens_per_s, p.config)):
+        near = [y for other, y in placed if abs(other.peak_gb - point.peak_gb) < width]
+        placed.append((point, max([point.tokens_per_s, *(y + gap for y in near if y + gap > point.tokens_per_s)])))
+    return placed
 
 
 def _svg(figure: Any) -> str:
