@@ -159,4 +159,8 @@ def test_stale_figures_are_deleted(tmp_path: Path, study: Load) -> None:
     assert (tmp_path / "figures/survival.svg").is_file()
     path.unlink()
     write_report(matrix, tmp_path)
-    assert sorted(p.name for p in (tmp_path / "figures").iterdir()) == ["memory.svg", "throughput.svg"]
+    assert sorted(p.name for p in (tmp_path / "figures").iterdir()) == [
+        "decision-1.svg",
+        "memory.svg",
+        "throughput.svg",
+    ]
