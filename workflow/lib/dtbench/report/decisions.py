@@ -174,7 +174,7 @@ def _open(choice: Choice) -> Iterable[str]:
 def _remedy(matrix: Matrix, choice: Choice, cells: list[CellResult]) -> str:
     if choice.device != "cuda":
         return "Run the study on a GPU platform to choose a config."
-    own = matrix.path.parent == matrix.root / "config"
+    own = (matrix.root / matrix.path).parent == matrix.root / "config"
     plan = f"`dtbench plan {matrix.path.stem if own else matrix.path.name}`"
     missing = sum(run.outcome == MISSING for cell in cells for run in cell.runs)
     if missing:
