@@ -306,7 +306,7 @@ def test_only_unbeaten_configs_are_in_the_pareto_set(tmp_path: Path, study: Load
     assert {p.config for p in decision.chart.points if p.pareto} == {"ddp", "fsdp2-reshard"}
 
 
-def test_a_config_that_did_not_fit_dies_at_the_capacity(tmp_path: Path, study: Load) -> None:
+def test_an_unfit_config_dies_at_the_capacity(tmp_path: Path, study: Load) -> None:
     matrix = study(GPU_STUDY)
     write_record(tmp_path, make_record(run_of(matrix, "ddp")))
     write_record(tmp_path, make_record(run_of(matrix, "zero-3"), outcome="cuda_oom"))
