@@ -319,8 +319,9 @@ def test_energy_per_token_needs_a_measurement(tmp_path: Path, study: Load) -> No
     for config, energy_j in (("ddp", 819.2), ("zero-3", None)):
         record = make_record(run_of(matrix, config))
         assert record.measured is not None
-        measured = structs.replace(record.measured, energy_j=energy_j, step_times_s=[0.1, 0.1])
+        measured = structs.replace(record.measured, energy_j=energy_j)
         write_record(tmp_path, structs.replace(record, measured=measured))
     picks = build(matrix, tmp_path)["decisions"][0].picks
-    tokens = 2 * run_of(matrix, "ddp").tokens_per_step
+    spec = run_of(matrix, "ddp")
+    tokens = spec.protocol.timed_steps * spec.tokens_per_step
     assert [pick.joules_per_token for pick in picks] == [pytest.approx(819.2 / tokens)]

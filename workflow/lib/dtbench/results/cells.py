@@ -46,14 +46,6 @@ def tokens_per_s(record: Record) -> float | None:
     return record.measured.tokens_per_s if record.measured and not record.spec.protocol.ladder else None
 
 
-def joules_per_token(record: Record) -> float | None:
-    """What all GPUs used in the timed window, per token; None for records older than that measurement."""
-    m = record.measured
-    if m is None or m.energy_j is None or not m.tokens_per_step or not m.step_times_s:
-        return None
-    return m.energy_j / (m.tokens_per_step * len(m.step_times_s))
-
-
 def peak_bytes(record: Record) -> float | None:
     """Peak of the fullest rank: the allocator's on a GPU, resident memory on a CPU; for a dead run, what it held."""
     memory = record.measured.memory if record.measured else None
@@ -151,7 +143,7 @@ def dispatch_s(record: Record) -> float | None:
 
 
 def joules_per_token(record: Record) -> float | None:
-    """Energy of all GPUs over the timed window, per token."""
+    """What all GPUs used in the timed window, per token; None for records older than that measurement."""
     m, steps = record.measured, record.spec.protocol.timed_steps
     return m.energy_j / (m.tokens_per_step * steps) if m and m.energy_j is not None and m.tokens_per_step else None
 
