@@ -124,9 +124,11 @@ class Results:
     def _with_hosts(self, ratio: Ratio, a: CellResult, b: CellResult) -> Ratio:
         names = ("faster", "slower") if ratio.value >= 1 else ("slower", "faster")
         waiting = [name for name, cell in zip(names, (a, b), strict=True) if self.host_bound(cell)]
-        mine, theirs = a.median(gpu_tokens_per_s), b.median(gpu_tokens_per_s)
         found = "both" if len(waiting) > 1 else next(iter(waiting), None)
-        return replace(ratio, host_bound=found, gpu=mine / theirs if mine and theirs else None)
+        # GPUs of one type differ by 2% too, so this ratio comes from the same pairs.
+        pairs = pair(a.samples(gpu_tokens_per_s), b.samples(gpu_tokens_per_s))
+        gpu = paired_ratio(pairs.numerator, pairs.denominator, 0.0)
+        return replace(ratio, host_bound=found, gpu=gpu.value if gpu else None)
 
 
 def _own_floor(a: CellResult, b: CellResult) -> float:
