@@ -20,10 +20,20 @@ RUNG_STEPS = 2
 Over = Literal["micro_batch", "sequence_length"]
 LIMIT = {"micro_batch": 64, "sequence_length": 32768}
 RESOLUTION = {"micro_batch": 1, "sequence_length": 256}
-DEVICE_GIB = {"l4": 22.0, "a100-40gb": 39.5, "a100-80gb": 79.1, "h100-80gb": 79.1, "h200": 139.7, "b200": 178.3}
-"""Memory of one card as its driver reports it, a little less than the name says."""
-OUTSIDE_GIB = 1.0
-"""CUDA context and NCCL buffers beside the allocator of an uncapped card, a usual figure."""
+CARDS: dict[str, tuple[float, str]] = {
+    "h200": (139.8, "measured: records of results/h200-x2-2026"),
+    "l4": (22.0, "torch's messages on L4 say 22.0 to 22.2"),
+    "a100-40gb": (39.4, "torch's messages on A100-SXM4-40GB say 39.4 to 39.6"),
+    "a100-80gb": (79.1, "torch's messages on A100-SXM4-80GB say 79.1 to 79.3"),
+    "h100-80gb": (79.1, "torch's messages on H100 80GB HBM3 say 79.1 to 79.2"),
+    "b200": (178.3, "torch's messages on B200 say about 178.3"),
+}
+"""Card -> total GiB that CUDA reports, less than its name says, and where that is from."""
+OUTSIDE_GIB = 1.8
+"""CUDA context, NCCL and kernels outside torch: 1.1 to 2.1 GiB on the stored H200 runs."""
+PACKED = 0.96
+"""Part of an allocator's memory that training reaches before its blocks no longer fit: 133.2 of 138.0 GiB were reached
+in results/h200-x2-2026/frontier; above it a run may fit, for example with expandable segments."""
 Predict = Callable[[RunSpec], int | None]
 """Predicted peak of one rank in bytes; None for a model that it does not know."""
 
@@ -162,22 +172,30 @@ def probe_spec(spec: RunSpec, ladder: tuple[int, ...]) -> RunSpec:
     return replace(sized(spec, ladder[0]), protocol=protocol)
 
 
+def usable_bytes(card_gib: float) -> int:
+    """What torch may allocate on an uncapped card of that total memory."""
+    return int((card_gib - OUTSIDE_GIB) * GIB)
+
+
 def capacity_bytes(platform: Platform) -> int | None:
     """What one rank's allocator may hold; None for a card that is not in the table, and for a CPU."""
     if platform.memory_cap_gib is not None:
         return int(platform.memory_cap_gib * GIB)
-    card = DEVICE_GIB.get(platform.accelerator)
-    return None if card is None else int((card - OUTSIDE_GIB) * GIB)
+    card = CARDS.get(platform.accelerator)
+    return None if card is None else usable_bytes(card[0])
 
 
 def predicted_limit(spec: RunSpec, bounds: Bounds, capacity: int, predict: Predict) -> int | None:
-    """Largest size up to the limit whose predicted peak fits the capacity; 0: none does, None: cannot be predicted."""
+    """Largest size up to the limit whose predicted peak fits; 0: none does, None: cannot be predicted.
+
+    A peak fits when it leaves the allocator its gaps: at most `PACKED` of the capacity.
+    """
     if predict(spec) is None:
         return None
     fits, fails = 0, bounds.limit // bounds.resolution + 1
     while fails - fits > 1:
         middle = (fits + fails) // 2
-        if (predict(sized(spec, middle * bounds.resolution)) or 0) <= capacity:
+        if (predict(sized(spec, middle * bounds.resolution)) or 0) <= capacity * PACKED:
             fits = middle
         else:
             fails = middle

@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 
 from harness.contract.codec import decode
 from harness.contract.errors import SpecError
-from harness.contract.frontier import Bounds, Frontier, Probe, Rung, capacity_bytes, predicted_limit, probe_spec
+from harness.contract.frontier import (
+    PACKED,
+    Bounds,
+    Frontier,
+    Probe,
+    Rung,
+    capacity_bytes,
+    predicted_limit,
+    probe_spec,
+)
 from harness.contract.spec import RunSpec
 from harness.plans import sentence
 from harness.search.ladders import Known, next_ladder, search
@@ -34,7 +43,7 @@ def prober(largest: int, *, death: str = "cuda_oom", phase: str = "backward") ->
 
 def find(largest: int, bounds: Bounds, predicted: int | None = None, **death: str) -> Frontier:
     def predict(spec: RunSpec) -> int | None:
-        return None if predicted is None else spec.data.micro_batch * 2**30 // predicted
+        return None if predicted is None else spec.data.micro_batch * int(2**30 * PACKED) // predicted
 
     return search(SPEC, bounds, predict, prober(largest, **death))
 
@@ -73,7 +82,7 @@ def test_without_a_capacity_sizes_double() -> None:
 def test_sequences_step_by_the_resolution() -> None:
     spec = make_spec("fsdp2-reshard", platform__memory_cap_gib=1.0, protocol__ladder_over="sequence_length")
     found = search(spec, Bounds(limit=32768, resolution=256), lambda s: s.data.sequence_length * 2**17, prober(9000))
-    assert (found.predicted, found.largest_fit, found.smallest_fail) == (8192, 8960, 9216)
+    assert (found.predicted, found.largest_fit, found.smallest_fail) == (7680, 8960, 9216)
     assert all(size % 256 == 0 for probe in found.probes for size in probe.ladder)
 
 
@@ -116,7 +125,7 @@ def test_the_largest_size_below_capacity_is_predicted() -> None:
     bounds = Bounds(limit=100, resolution=1)
     for capacity in (0, 7, 8, 9, 399, 400, 10_000):
         predicted = predicted_limit(SPEC, bounds, capacity, lambda s: s.data.micro_batch * 4)
-        assert predicted == min(100, math.floor(capacity / 4))
+        assert predicted == min(100, math.floor(capacity * PACKED / 4))
     assert predicted_limit(SPEC, bounds, 10, lambda _: None) is None
 
 

@@ -5,9 +5,9 @@ from typing import Any, cast
 
 from msgspec.structs import replace
 
-from dtbench.fit.cards import PACKED
 from harness.contract.engines import CONFIGS, ENGINES, resolve_settings
 from harness.contract.engines.memory import Ledger
+from harness.contract.frontier import PACKED
 from harness.contract.spec import (
     SPEC_VERSION,
     AdamW,

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from dtbench.fit.answer import BAND, Answer, Question, answer
-from dtbench.fit.cards import CARDS, usable_bytes
 from dtbench.fit.models import find_config, sizes
 from dtbench.fit.speed import Speed, read_records, speed
 from dtbench.study.models import NO_SDPA
 from harness.contract.engines import CONFIGS
 from harness.contract.errors import SpecError, nearest
+from harness.contract.frontier import CARDS, OUTSIDE_GIB, usable_bytes
 from harness.contract.spec import Model
 from harness.contract.units import GIB
 
@@ -42,6 +42,19 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _usable_bytes(gpu: str, memory_gib: float | None) -> tuple[int, str]:
+    """Bytes of a card that torch can allocate, and where the figure is from. Raises SpecError for an unknown card."""
+    if memory_gib is None and gpu not in CARDS:
+        raise SpecError(
+            f"--gpu: found {gpu!r}; {nearest(gpu, tuple(CARDS))}; for another card give --memory GIB as well, "
+            "the total that torch.cuda.mem_get_info() reports there"
+        )
+    total, source = (memory_gib, "given as --memory") if memory_gib is not None else CARDS[gpu]
+    if total <= OUTSIDE_GIB:
+        raise SpecError(f"--memory: found {total} GiB; expected more than the {OUTSIDE_GIB} GiB that CUDA itself takes")
+    return usable_bytes(total), source
+
+
 def fit(options: argparse.Namespace, root: Path) -> int:
     """Answer for every config asked for and print it. Raises SpecError for a model, card or config nobody knows."""
     for name in options.config or ():
@@ -49,7 +62,7 @@ def fit(options: argparse.Namespace, root: Path) -> int:
             raise SpecError(f"--config: found {name!r}; {nearest(name, tuple(CONFIGS))}")
     if options.tokens is not None and not options.tokens > 0:
         raise SpecError(f"--tokens: found {options.tokens}, expected more than 0")
-    usable, source = usable_bytes(options.gpu, options.memory)
+    usable, source = _usable_bytes(options.gpu, options.memory)
     found = find_config(options.model, root)
     shape, how = sizes(found["config"])
     question = Question(
