@@ -21,8 +21,10 @@ class Memory(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Peaks over the timed window of one rank, or the maximum over ranks. Bytes; null: not measured."""
 
     peak_allocated_bytes: NotNegativeInt | None = None
+    """Most that PyTorch's allocator had handed out, in bytes."""
     peak_active_bytes: NotNegativeInt | None = None
     peak_reserved_bytes: NotNegativeInt | None = None
+    """Most that PyTorch's allocator had taken from the device, in bytes."""
     alloc_retries: NotNegativeInt | None = None
     """cudaMalloc retries inside the timed window; more than 0 contaminates its times."""
     device_used_bytes: NotNegativeInt | None = None
@@ -30,6 +32,7 @@ class Memory(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     non_torch_bytes: Int | None = None
     """Device used minus reserved."""
     host_rss_peak_bytes: NotNegativeInt | None = None
+    """Most host memory that a rank's process had resident, in bytes."""
     host_pinned_bytes: NotNegativeInt | None = None
     peak_phase: str | None = None
     """Phase of the step in which allocated memory peaked: forward, backward, step."""
@@ -126,10 +129,13 @@ class Measured(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
 
     parameters: PositiveInt | None = None
+    """Parameters of the whole model, tied ones counted once."""
     step_time_s: PositiveFloat | None = None
     """Window over timed steps, maximum over ranks: the primary number."""
     step_time_p50_s: PositiveFloat | None = None
+    """Median of the timed steps, in seconds."""
     step_time_p95_s: PositiveFloat | None = None
+    """95th percentile of the timed steps, in seconds."""
     step_times_s: list[float] = []
     warmup_step_times_s: list[float] = []
     gpu_busy_s: NotNegativeFloat | None = None
@@ -137,8 +143,11 @@ class Measured(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     dispatch_s: NotNegativeFloat | None = None
     """Host time per step of the profiled pass, waits for the device left out: an upper bound; maximum over ranks."""
     tokens_per_step: PositiveInt | None = None
+    """Tokens of one optimizer step, all ranks together."""
     tokens_per_s: PositiveFloat | None = None
+    """Tokens of all ranks per second of the timed window."""
     tokens_per_s_per_gpu: PositiveFloat | None = None
+    """The same, divided by the number of ranks."""
     energy_j: NotNegativeFloat | None = None
     """What all GPUs used over the timed window, by NVML's counters; null: not measured."""
     sm_mhz: NotNegativeFloat | None = None

@@ -65,9 +65,11 @@ class Environment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     versions: dict[str, str]
     device_name: str | None
+    """The accelerator's name as its driver gives it."""
     host: dict[str, Any]
     """CPU model, cores, memory, kernel, driver. No host name, no user, no path."""
     git_commit: str | None
+    """Commit of this repository that measured it; null outside a checkout."""
     variables: dict[str, str]
     """Variables that change behaviour, by an allow-list of prefixes; secrets never."""
 
@@ -80,12 +82,14 @@ class Record(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """null: measured by this harness; otherwise where the figures were taken from."""
     spec: RunSpec
     spec_hash: str
+    """sha256 of the spec: names the attempt."""
     outcome: str
     diagnosis: Diagnosis
     started_at: str | None
-    """UTC, ISO 8601."""
+    """When the supervisor began, UTC, ISO 8601."""
     ended_at: str | None
     wall_s: NotNegativeFloat | None
+    """Seconds from the start of the attempt to its record."""
     tries: tuple[Try, ...]
     measured: Measured | None
     resolved: dict[str, Any] | None

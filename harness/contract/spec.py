@@ -49,9 +49,11 @@ class Identity(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which cell of which table this run fills."""
 
     study: Name
+    """Name of the study, one folder of results."""
     config: Name
     """Name of the config: an engine with one setting of it, for example `zero-3-offload`."""
     arm: Arm
+    """Rule for the numerics: as shipped, equal for all engines, or equal with the fastest settings."""
     repeat: PositiveInt
     """1 is the first repeat."""
     attempt: PositiveInt
@@ -64,6 +66,7 @@ class Platform(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the run needs from the world."""
 
     name: Name
+    """Name of the platform, from config/platforms.yaml or the study."""
     device: Literal["cpu", "cuda"]
     """Where the ranks compute."""
     world_size: PositiveInt
@@ -165,7 +168,9 @@ class Protocol(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How it is measured."""
 
     warmup_steps: NotNegativeInt
+    """Steps before the timed window."""
     timed_steps: PositiveInt
+    """Steps of the timed window."""
     profiled_steps: NotNegativeInt = 0
     """Steps of the separate profiled pass; 0 leaves the pass out. Only CUDA devices have one."""
     deadline_s: PositiveFloat = 3600.0

@@ -22,6 +22,7 @@ TARGETS = {"start": [], "report": ["report"], "plan": ["plan"]}
 FIT = "say which configs of a model fit on which GPUs, and why"
 RECORDS = {
     "compare": "say which cells got slower between two sets of records; for CI",
+    "load": "write all runs as one table, CSV or Parquet, with a data dictionary",
 }
 HELP = "\n".join(
     (
@@ -58,8 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from dtbench.fit.command import fit
 
             return fit(options, _root())
-        if options.command == "compare":
-            return _compare(options)
+        if options.command in RECORDS:
+            return {"compare": _compare, "load": _load}[options.command](options)
         return _check(options.study) if options.command == "check" else _snakemake(options, extra)
     except HarnessError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -88,6 +89,7 @@ def _parser(command_given: str) -> argparse.ArgumentParser:
             command.add_argument("--max-usd", type=float, help="refuse when the bill is higher, or cannot be known")
             command.add_argument("--rerun", metavar="OUTCOMES", help="new attempts for these runs, for example: failed")
     _add_compare(commands)
+    _add_load(commands)
     return top
 
 
@@ -107,6 +109,32 @@ def _add_compare(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "--max-slowdown", type=_share, default=0.05, metavar="SHARE", help="accepted loss of speed (default: 5%%)"
     )
     command.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _add_load(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    text = RECORDS["load"]
+    command = commands.add_parser(
+        "load",
+        help=text,
+        description=f"{text[0].upper()}{text[1:]} beside it (.schema.json). A row a run, units in column names. "
+        "Without --csv and --parquet the table goes to the terminal. In Python: dtbench.load(FOLDER).",
+    )
+    command.add_argument("folders", nargs="+", metavar="FOLDER", help="one study's results, for example results/quick")
+    command.add_argument("--csv", type=Path, metavar="OUT", help="write a CSV file")
+    command.add_argument("--parquet", type=Path, metavar="OUT", help="write a Parquet file; needs pyarrow (170 MB)")
+
+
+def _load(options: argparse.Namespace) -> int:
+    from dtbench.results.frame import load, to_csv, write
+
+    table = load(*options.folders)
+    if not (options.csv or options.parquet):
+        sys.stdout.write(to_csv(table))
+    for kind in ("csv", "parquet"):
+        if path := getattr(options, kind):
+            beside = write(table, path, kind)
+            print(f"{path}: {len(table)} runs, {len(table.columns)} columns; {beside} describes them")
+    return 0
 
 
 def _share(text: str) -> float:

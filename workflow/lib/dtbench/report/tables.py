@@ -7,44 +7,22 @@ from typing import Any
 
 from dtbench.results import cells as c
 from dtbench.results.cells import CellResult
-from dtbench.results.runs import Loaded, Run, load_runs
+from dtbench.results.frame import frame, to_csv
+from dtbench.results.runs import Loaded, all_runs, load_runs
 from dtbench.study.matrix import Matrix
+from harness.contract.files import write_atomically
 from harness.contract.record import Record
 
 NUMBERS: dict[str, Callable[[Record], float | None]] = {
     "tokens_per_s": c.tokens_per_s,
     "step_time_s": c.step_time_s,
-    "peak_bytes": c.peak_bytes,
     "reserved_bytes": c.reserved_bytes,
     "nccl_share": c.nccl_share,
     "state_bytes_per_parameter": c.state_bytes_per_parameter,
     "last_loss": c.last_loss,
     "mfu": c.mfu,
-    "gpu_busy_s": c.gpu_busy_s,
-    "dispatch_s": c.dispatch_s,
-    "joules_per_token": c.joules_per_token,
 }
-"""Column -> number of a record."""
-
-
-def run_row(run: Run, departs: str) -> dict[str, Any]:
-    """One run as a row of runs.csv; numbers only for a run that counts."""
-    identity, newest = run.spec.identity, run.newest
-    counts = newest is not None and run.outcome == "ok"
-    row: dict[str, Any] = {
-        "platform": run.spec.platform.name,
-        "config": identity.config,
-        "arm": identity.arm,
-        "repeat": identity.repeat,
-        "departs": departs,
-        "attempts": len(run.attempts),
-        "tries": run.tries,
-        "outcome": run.outcome,
-        "remedy": newest.record.tries[-1].remedy if newest and newest.record.tries else None,
-        "parity_difference": run.parity.difference if run.parity else None,
-    }
-    row |= {name: read(newest.record) if counts and newest else None for name, read in NUMBERS.items()}
-    return row | {"folder": newest.path if newest else None}
+"""Column of cells.csv -> number of a record."""
 
 
 def cell_row(result: CellResult) -> dict[str, Any]:
@@ -77,8 +55,7 @@ def cell_row(result: CellResult) -> dict[str, Any]:
 def write_tables(matrix: Matrix, results: Path, loaded: Loaded | None = None) -> list[str]:
     """Write runs.csv and cells.csv from the records that exist; `loaded` spares reading them. Returns the names."""
     loaded = load_runs(matrix, results) if loaded is None else loaded
-    runs = [run_row(run, cell.peculiar) for cell, cell_runs in loaded for run in cell_runs]
-    write_csv(runs, results / "runs.csv")
+    write_atomically(results / "runs.csv", to_csv(frame(all_runs(loaded))))
     write_csv([cell_row(result) for result in c.collect(loaded).values()], results / "cells.csv")
     return ["runs.csv", "cells.csv"]
 
@@ -87,6 +64,4 @@ def write_csv(rows: Iterable[dict[str, Any]], path: Path) -> None:
     """Write rows with pandas, atomically."""
     import pandas as pd
 
-    from harness.contract.files import write_atomically
-
-    write_atomically(path, pd.DataFrame(list(rows)).to_csv(index=False, lineterminator="\n"))
+    write_atomically(path, to_csv(pd.DataFrame(list(rows))))

@@ -24,6 +24,14 @@ from harness.contract.record import Record
 from harness.contract.spec import RunSpec
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_UNITS = {
+    "_per_s": " per second",
+    "_bytes": ", in bytes",
+    "_gib": ", in GiB",
+    "_s": ", in seconds",
+    "_hz": ", in hertz",
+}
+"""End of a field's name -> how a sentence says it; the first that fits counts."""
 LIMITS = (LARGEST_INT, -LARGEST_INT - 1, LARGEST_FLOAT, -LARGEST_FLOAT)
 """Bounds of the number types themselves, which no reader of a schema needs."""
 
@@ -85,7 +93,7 @@ def _of_class(found: dict[str, Any], definitions: dict[str, Any]) -> str | None:
 
 def _words(name: str) -> str:
     """A field that says it all by its name, as a sentence."""
-    for unit, said in (("_bytes", ", in bytes"), ("_gib", ", in GiB"), ("_s", ", in seconds"), ("_hz", ", in hertz")):
+    for unit, said in _UNITS.items():
         if name.endswith(unit):
             return f"{name.removesuffix(unit).replace('_', ' ').capitalize()}{said}."
     return f"{name.replace('_', ' ').capitalize()}."
