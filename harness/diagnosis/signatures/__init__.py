@@ -1,14 +1,12 @@
 """Every signature, in the order they are tried: the first that matches a line is what the line says."""
 
 from harness.diagnosis.signatures.benign import BENIGN
-from harness.diagnosis.signatures.cluster import CLUSTER
 from harness.diagnosis.signatures.communication import COMMUNICATION
-from harness.diagnosis.signatures.device import DEVICE
-from harness.diagnosis.signatures.host import HOST
+from harness.diagnosis.signatures.machine import MACHINE
 from harness.diagnosis.signatures.program import NETWORK, PROGRAM
 from harness.diagnosis.signatures.signature import Signature
 
-SIGNATURES: tuple[Signature, ...] = (*BENIGN, *CLUSTER, *DEVICE, *HOST, *NETWORK, *COMMUNICATION, *PROGRAM)
+SIGNATURES: tuple[Signature, ...] = (*BENIGN, *MACHINE, *NETWORK, *COMMUNICATION, *PROGRAM)
 
 _names = [s.name for s in SIGNATURES]
 if len(set(_names)) != len(_names):
