@@ -15,7 +15,7 @@ import re
 import sys
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union
 
@@ -60,11 +60,11 @@ def decode_some(kind: type[Struct], plain: dict[str, Any], key: str) -> dict[str
     return {name: decode((fields_of(kind) or {})[name], value, f"{key}.{name}") for name, value in plain.items()}
 
 
-def decode_file(kind: type[T], path: Path) -> T:
-    """Build `kind` from a JSON file. Raises SpecError naming the file."""
+def decode_file(kind: type[T], path: Path, modern: Callable[[Any], Any] = lambda plain: plain) -> T:
+    """Build `kind` from a JSON file; `modern` turns an older shape into today's. Raises SpecError naming the file."""
     plain = read_json(path)
     try:
-        return decode(kind, plain)
+        return decode(kind, modern(plain))
     except SpecError as error:
         raise SpecError(f"{path}: {error}") from None
 

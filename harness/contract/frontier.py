@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 from harness.contract.codec import Float, Int, PositiveInt, decode, encode
 from harness.contract.errors import SpecError
-from harness.contract.spec import Platform, RunSpec
+from harness.contract.platform import Platform
+from harness.contract.spec import RunSpec
 from harness.contract.units import GIB
 
 RUNG_STEPS = 2

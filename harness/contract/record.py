@@ -29,6 +29,7 @@ from harness.contract.diagnosis import Diagnosis
 from harness.contract.errors import SpecError, show
 from harness.contract.heartbeat import RankExit
 from harness.contract.measured import Measured
+from harness.contract.platform import with_offer
 from harness.contract.spec import RunSpec
 
 RECORD_VERSION = 1
@@ -132,11 +133,15 @@ def _check_time(text: str | None, key: str) -> None:
         )
 
 
+def _modern(plain: Any) -> Any:
+    return plain | {"spec": with_offer(plain["spec"])} if isinstance(plain, dict) and "spec" in plain else plain
+
+
 def parse_record(plain: Any) -> Record:
     """Decode a record from parsed JSON. Raises SpecError naming the dotted key."""
-    return decode(Record, plain)
+    return decode(Record, _modern(plain))
 
 
 def read_record(path: Path) -> Record:
     """Read a record file. Raises SpecError naming the file."""
-    return decode_file(Record, path)
+    return decode_file(Record, path, _modern)

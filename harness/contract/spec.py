@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
 from harness.contract.codec import (
     Float,
@@ -30,6 +30,7 @@ from harness.contract.codec import (
 from harness.contract.engines import check_settings, resolve_settings
 from harness.contract.engines.descriptor import NUMERIC_DTYPES, Launcher, Numerics
 from harness.contract.errors import SpecError
+from harness.contract.platform import Offer, Platform, hashed_text, with_offer
 from harness.contract.variables import check_variables
 
 SPEC_VERSION = 1
@@ -60,44 +61,6 @@ class Identity(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """1 is the first launch; `rerun=failed` asks for the next."""
     reference: bool = False
     """True for the run whose losses the parity gate compares others with."""
-
-
-class Platform(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the run needs from the world."""
-
-    name: Name
-    """Name of the platform, from config/platforms.yaml or the study."""
-    device: Literal["cpu", "cuda"]
-    """Where the ranks compute."""
-    world_size: PositiveInt
-    """Ranks on all nodes together, one per accelerator (or one per share of the CPU)."""
-    nodes: PositiveInt = 1
-    """Hosts that share the ranks equally; each runs its own supervisor."""
-    accelerator: str
-    """The field's name of the card: `a100-40gb`, `l4`, `h200`, `cpu`."""
-    interconnect: str
-    """What links the ranks: `nvlink`, `pcie`, `host-memory`, `loopback`; `none` of one rank."""
-    machine_type: str | None = None
-    """Cloud machine type, for example `a2-highgpu-4g`; null where there is none."""
-    gke_accelerator: str | None = None
-    """Value of the node label `cloud.google.com/gke-accelerator`; null where there is none."""
-    spot: bool = False
-    """Whether GKE may serve it from Spot nodes."""
-    cpus: PositiveInt | None = None
-    """CPU cores to request for the pod; null: leave it to the executor."""
-    memory_gib: PositiveFloat | None = None
-    """Host memory to request for the pod, in GiB."""
-    memory_cap_gib: PositiveFloat | None = None
-    """Cap on the device allocator per rank, in GiB. Compute and bandwidth stay those of the whole card."""
-
-    def __post_init__(self) -> None:
-        if self.world_size % self.nodes:
-            raise SpecError(f"nodes: found {self.nodes}, expected a divisor of world_size {self.world_size}")
-
-    @property
-    def ranks_per_node(self) -> int:
-        """Ranks of one node."""
-        return self.world_size // self.nodes
 
 
 class NamedModel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -243,6 +206,7 @@ class RunSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     engine: Engine
     environment: dict[str, str]
     """Environment variables set for every rank."""
+    offer: Offer = Offer()
     faults: tuple[Fault, ...] = ()
 
     def __post_init__(self) -> None:
@@ -277,14 +241,25 @@ class RunSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return encoded
 
     def hash(self) -> str:
-        """sha256 of the canonical spec (defaults left out: `codec.essence`): names this attempt."""
-        return digest_of_text(object_text(essential_parts(self)))
+        """sha256 of the canonical spec (no defaults: `codec.essence`; no offer): names this attempt."""
+        return digest_of_text(object_text(self._parts()))
 
     def run_hash(self) -> str:
         """sha256 of the canonical spec without its attempt number: names the run across attempts."""
         identity = essential_parts(self.identity)
         del identity["attempt"]
-        return digest_of_text(object_text(essential_parts(self) | {"identity": object_text(identity)}))
+        return digest_of_text(object_text(self._parts() | {"identity": object_text(identity)}))
+
+    def _parts(self) -> dict[str, str]:
+        """Canonical JSON of what is measured, by section."""
+        parts = essential_parts(self)
+        parts.pop("offer", None)
+        text = hashed_text(self.platform)
+        return parts if text is None else parts | {"platform": text}
+
+    def is_same_run(self, other: "RunSpec") -> bool:
+        """Whether the other measures the same, however it is bought."""
+        return self == structs.replace(other, offer=self.offer)
 
     def path(self) -> str:
         """Folder of this attempt below the study's folder and below the bucket prefix."""
@@ -306,9 +281,9 @@ class RunSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 def parse_spec(plain: Any) -> RunSpec:
     """Decode a spec from parsed JSON. Raises SpecError naming the dotted key."""
-    return decode(RunSpec, plain)
+    return decode(RunSpec, with_offer(plain))
 
 
 def read_spec(path: Path) -> RunSpec:
     """Read a spec file. Raises SpecError naming the file and, for bad JSON, the place in it."""
-    return decode_file(RunSpec, path)
+    return decode_file(RunSpec, path, with_offer)

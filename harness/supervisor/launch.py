@@ -116,7 +116,7 @@ def rank_environment(spec: RunSpec, folder: Path, remedy: dict[str, str]) -> dic
     """Environment of the launcher and so of every rank: ambient, then ours, then the spec's, then the remedy's."""
     environment = dict(os.environ)
     path = [str(SOURCE_ROOT), environment.get("PYTHONPATH", "")]
-    cores = min(usable_cores(), spec.platform.cpus or usable_cores())
+    cores = min(usable_cores(), spec.offer.cpus or usable_cores())
     environment |= plain_architectures() | {
         "PYTHONPATH": os.pathsep.join(p for p in path if p),
         "PYTHONUNBUFFERED": "1",

@@ -29,6 +29,7 @@ PLAIN: dict[str, Any] = {
     "protocol": {"warmup_steps": 2, "timed_steps": 5},
     "engine": {"name": "zero", "launcher": "deepspeed", "settings": resolve_settings("zero", {})},
     "environment": {},
+    "offer": {},
 }  # fmt: skip
 
 
@@ -66,6 +67,31 @@ def test_a_stated_default_keeps_the_hash() -> None:
     stated = changed("protocol.parity_tolerance", 0.02)
     assert parse_spec(stated).run_hash() == parse_spec(PLAIN).run_hash()
     assert parse_spec(changed("protocol.parity_tolerance", 0.03)).run_hash() != parse_spec(PLAIN).run_hash()
+
+
+SPOT = {"machine_type": "a2-highgpu-4g", "spot": True, "cpus": 44, "memory_gib": 300}
+
+
+def test_bought_otherwise_it_is_the_same_run() -> None:
+    spot = parse_spec(changed("offer", SPOT | {"zone": "us-central1-a"}))
+    on_demand = parse_spec(changed("offer", SPOT | {"spot": False, "price": "a2-highgpu-4g/us-central1/on-demand"}))
+    assert (spot.hash(), spot.path(), spot.job_name()) == (on_demand.hash(), on_demand.path(), on_demand.job_name())
+    assert spot.run_hash() == parse_spec(PLAIN).run_hash()
+    assert spot != on_demand
+    assert spot.is_same_run(on_demand)
+    assert not spot.is_same_run(parse_spec(changed("data.micro_batch", 3)))
+
+
+def test_specs_with_the_offer_inside_keep_their_hash() -> None:
+    old = changed("platform", PLAIN["platform"] | SPOT)
+    del old["offer"]
+    spec = parse_spec(old)
+    # What the code of November 2026 made of the same text.
+    assert spec.run_hash()[:12] == "eed777ede8ce"
+    assert (spec.offer.machine_type, spec.offer.spot, spec.offer.memory_gib) == ("a2-highgpu-4g", True, 300.0)
+    assert parse_spec(spec.to_json()) == spec
+    bought = changed("platform", PLAIN["platform"] | {"hashed_offer": SPOT})
+    assert parse_spec(bought).run_hash() == spec.run_hash()
 
 
 def test_attempts_of_one_run_have_different_names() -> None:
@@ -113,9 +139,9 @@ def test_attempts_of_one_run_have_different_names() -> None:
         ("identity.config", "", r"identity\.config: found ''"),
         ("identity.config", 64 * "a", r"identity\.config: found 'a{64}', expected .* at most 63"),
         ("platform.name", "odd name/..", r"platform\.name: found 'odd name/\.\.'"),
-        ("platform.cpus", -4, r"platform\.cpus: found -4, expected 1 or more"),
-        ("platform.cpus", True, r"platform\.cpus: found True, expected int"),
-        ("platform.memory_gib", 0, r"platform\.memory_gib: found 0, expected more than 0"),
+        ("offer.cpus", -4, r"offer\.cpus: found -4, expected 1 or more"),
+        ("offer.cpus", True, r"offer\.cpus: found True, expected int"),
+        ("offer.memory_gib", 0, r"offer\.memory_gib: found 0, expected more than 0"),
     ],
 )  # fmt: skip
 def test_a_bad_spec_is_refused_by_key(key: str, value: Any, message: str) -> None:
@@ -130,7 +156,7 @@ SHOWN = r"10{70,}\.\.\."
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("platform.memory_gib", NAN, r"platform\.memory_gib: found nan, expected a finite number"),
+        ("offer.memory_gib", NAN, r"offer\.memory_gib: found nan, expected a finite number"),
         ("optimizer.learning_rate", DIGITS, rf"optimizer\.learning_rate: found {SHOWN}, expected a finite number"),
         ("data.micro_batch", DIGITS, rf"data\.micro_batch: found {SHOWN}, expected a number of at most 64 bits"),
         ("data.seed", MORE_DIGITS, r"data\.seed: found a number of more digits than Python prints, expected"),

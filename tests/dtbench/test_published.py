@@ -12,6 +12,7 @@ from dtbench.report.document import build, write_report
 from dtbench.report.sections import CellRow
 from dtbench.results.published import TABLES, main, records
 from dtbench.study.matrix import load_matrix
+from msgspec import structs
 
 from harness.contract.record import read_record
 
@@ -46,6 +47,9 @@ def test_the_shipped_records_are_what_the_generator_writes(tmp_path: Path) -> No
     for path in written:
         # Decoded: a shipped record does not state fields that the contract gained later.
         generated, shipped = read_record(tmp_path / "results/published" / path), read_record(SHIPPED / path)
+        # The row of the price list that its platform names is newer than the record.
+        assert generated.spec.is_same_run(shipped.spec), path
+        generated = structs.replace(generated, spec=shipped.spec)
         assert generated == shipped, f"{path}: run python -m dtbench.results.published ."
 
 

@@ -11,8 +11,10 @@ from harness.contract.spec import RunSpec, parse_spec
 IMAGE = f"us-docker.pkg.dev/project/bench/harness@sha256:{'0' * 64}"
 
 
-def make_spec(study: str = "quick", config: str = "ddp", attempt: int = 1, repeat: int = 1, **platform: Any) -> RunSpec:
-    """A spec for four L4s on Spot; keywords change its platform."""
+def make_spec(study: str = "quick", config: str = "ddp", attempt: int = 1, repeat: int = 1, **changes: Any) -> RunSpec:
+    """A spec for four L4s on Spot; keywords change its platform or its offer."""
+    offer = {"machine_type": "g2-standard-48", "spot": True, "cpus": 40, "memory_gib": 160}
+    bought = {name: changes.pop(name) for name in [*offer, "zone"] if name in changes}
     plain = {
         "spec_version": 1,
         "identity": {"study": study, "config": config, "arm": "defaults", "repeat": repeat, "attempt": attempt},
@@ -22,13 +24,10 @@ def make_spec(study: str = "quick", config: str = "ddp", attempt: int = 1, repea
             "world_size": 4,
             "accelerator": "l4",
             "interconnect": "pcie",
-            "machine_type": "g2-standard-48",
             "gke_accelerator": "nvidia-l4",
-            "spot": True,
-            "cpus": 40,
-            "memory_gib": 160,
         }
-        | platform,
+        | changes,
+        "offer": offer | bought,
         "model": {"name": "tiny", "config": {"model_type": "qwen2"}},
         "data": {"sequence_length": 16, "micro_batch": 1},
         "optimizer": {"implementation": "torch-fused"},

@@ -166,8 +166,9 @@ class Plan:
 
     def cpus(self, path: str) -> int:
         """Cores to ask a scheduler for that confines a job to them: the platform's, else a usual share per rank."""
-        platform = self._spec(path).platform
-        return platform.cpus or platform.world_size * CPUS_PER_RANK[platform.device]
+        spec = self._spec(path)
+        platform = spec.platform
+        return spec.offer.cpus or platform.world_size * CPUS_PER_RANK[platform.device]
 
     def _spec(self, path: str) -> RunSpec:
         """The spec of an attempt, the wanted one of its run or another.

@@ -95,7 +95,8 @@ def made_with(settings: ExecutorSettings) -> dict[str, str]:
 def check_platform(spec: RunSpec) -> None:
     """Refuse a GPU platform whose Job would ask for no GPU and land on any node. Raises SpecError."""
     platform = spec.platform
-    missing = [name for name in ("gke_accelerator", "machine_type") if not getattr(platform, name)]
+    known = {"gke_accelerator": platform.gke_accelerator, "machine_type": spec.offer.machine_type}
+    missing = [name for name, value in known.items() if not value]
     if platform.device == "cuda" and missing:
         raise SpecError(
             f"platform {platform.name}: {' and '.join(missing)} not set, so its Job would ask GKE for no GPU: "
@@ -106,7 +107,7 @@ def check_platform(spec: RunSpec) -> None:
 def _sizes(spec: RunSpec) -> dict[str, Any]:
     """GPUs, CPUs and memory that one pod asks for. A CPU platform that states no sizes asks for what its ranks need."""
     platform = spec.platform
-    cpus, gib = platform.cpus, platform.memory_gib
+    cpus, gib = spec.offer.cpus, spec.offer.memory_gib
     if platform.device == "cpu":
         cpus = cpus or platform.ranks_per_node
         gib = gib or CPU_BASE_GIB + CPU_RANK_GIB * platform.ranks_per_node
@@ -121,15 +122,13 @@ def _sizes(spec: RunSpec) -> dict[str, Any]:
 
 def _node_selector(spec: RunSpec) -> dict[str, str]:
     """Labels that Standard node pools carry; the machine type implies how many GPUs a node has."""
-    platform = spec.platform
-    chosen: dict[str, str] = {}
-    if platform.gke_accelerator:
-        chosen["cloud.google.com/gke-accelerator"] = platform.gke_accelerator
-    if platform.machine_type:
-        chosen["node.kubernetes.io/instance-type"] = platform.machine_type
-    if platform.spot:
-        chosen["cloud.google.com/gke-spot"] = "true"
-    return chosen
+    chosen = {
+        "cloud.google.com/gke-accelerator": spec.platform.gke_accelerator,
+        "node.kubernetes.io/instance-type": spec.offer.machine_type,
+        "topology.kubernetes.io/zone": spec.offer.zone,
+        "cloud.google.com/gke-spot": "true" if spec.offer.spot else None,
+    }
+    return {label: value for label, value in chosen.items() if value}
 
 
 @functools.cache
@@ -170,7 +169,7 @@ def render_yaml(spec: RunSpec, settings: ExecutorSettings, options: Sequence[str
         spec_json=plain,
         made_with=json.dumps(made_with(settings), sort_keys=True),
         node_selector=_node_selector(spec),
-        spot=spec.platform.spot,
+        spot=spec.offer.spot,
         nodes=spec.platform.nodes,
         service=NODES_SERVICE,
         **_sizes(spec),

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from harness.contract.engines import CONFIGS, ENGINES, resolve_settings
 from harness.contract.engines.memory import Ledger
 from harness.contract.frontier import PACKED
+from harness.contract.platform import Platform
 from harness.contract.spec import (
     SPEC_VERSION,
     AdamW,
@@ -17,7 +18,6 @@ from harness.contract.spec import (
     Identity,
     Model,
     Optimizer,
-    Platform,
     Protocol,
     RunSpec,
 )

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from dtbench.fit.answer import Question
-from harness.contract.codec import decode, read_json
 from harness.contract.errors import SpecError
-from harness.contract.record import Record
+from harness.contract.record import Record, read_record
 
 SECONDS_PER_HOUR = 3600
 
@@ -35,7 +34,7 @@ def read_records(folder: Path) -> Iterator[Record]:
     """Records of finished runs below a folder; a file that is none is skipped."""
     for path in sorted(folder.rglob("record.json")):
         try:
-            record = decode(Record, read_json(path))
+            record = read_record(path)
         except SpecError:
             continue
         timed = record.measured is not None and record.measured.tokens_per_s and not record.spec.protocol.ladder

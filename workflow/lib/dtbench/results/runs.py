@@ -145,7 +145,7 @@ def _load_run(spec: RunSpec, results: Path, paths: list[str]) -> Run:
             problem = str(error).replace(str(file), f"{path}/record.json")
             continue
         problem = None
-        if record.spec != at(spec, attempt=record.spec.identity.attempt):
+        if not record.spec.is_same_run(at(spec, attempt=record.spec.identity.attempt)):
             problem = f"{path}/record.json: holds the record of another run; move it away and run again"
             continue
         attempts.append(Attempt(path=path, record=record, diagnosis=_todays_diagnosis(results / path, record)))

@@ -16,6 +16,7 @@ from dtbench.study.platforms import PRICES, PlatformEntry, load_platforms, own_p
 from harness.contract.codec import digest, encode
 from harness.contract.engines import CONFIGS, ENGINES, parse_settings, resolve_settings
 from harness.contract.errors import SpecError, clip_path, nearest
+from harness.contract.platform import Platform
 from harness.contract.spec import (
     SPEC_VERSION,
     Arm,
@@ -24,7 +25,6 @@ from harness.contract.spec import (
     Identity,
     Model,
     Optimizer,
-    Platform,
     Protocol,
     RunSpec,
 )
@@ -203,6 +203,7 @@ def _own_sections(
             reference=config.name == study.reference and arm == "matched",
         ),
         "platform": _section(Platform, entry),
+        "offer": entry.offer,
         "optimizer": _section(Optimizer, study.optimizer, implementation=study.optimizer.implementation or native),
         "numerics": engine.shipped if ships else engine.matched,
         "engine": Engine(name=engine.name, launcher=engine.launcher, settings=settings),

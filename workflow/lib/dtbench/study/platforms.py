@@ -8,9 +8,9 @@ import msgspec
 from msgspec import Struct
 
 from dtbench.study.files import read_mapping
-from harness.contract.codec import Name, PositiveFloat, decode
+from harness.contract.codec import Name, PositiveFloat, PositiveInt, decode
 from harness.contract.errors import SpecError, nearest, show
-from harness.contract.spec import Platform
+from harness.contract.platform import Offer, Platform
 from harness.contract.variables import check_variables, refuse_secrets
 
 PRICES = "prices.yaml"
@@ -109,7 +109,18 @@ def _price(key: str, row: PriceRow, sources: dict[str, Source]) -> Price:
 
 
 class PlatformEntry(Platform, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One entry of `config/platforms.yaml` or of a study: a platform, its variables, its price and a note."""
+    """One entry of `config/platforms.yaml` or of a study: a platform, how it is bought, its variables and a note."""
+
+    machine_type: str | None = None
+    """Cloud machine type, for example `a2-highgpu-4g`; null where there is none."""
+    spot: bool = False
+    """Whether GKE may serve it from Spot nodes."""
+    zone: str | None = None
+    """The one zone to use, for example `us-central1-a`; null: any zone of the cluster."""
+    cpus: PositiveInt | None = None
+    """CPU cores to request for the pod; null: leave it to the executor."""
+    memory_gib: PositiveFloat | None = None
+    """Host memory to request for the pod, in GiB."""
 
     environment: dict[str, str] = {}  # noqa: RUF012 (msgspec copies it)
     """Environment variables every run on this platform gets."""
@@ -124,6 +135,12 @@ class PlatformEntry(Platform, frozen=True, kw_only=True, forbid_unknown_fields=T
         Platform.__post_init__(self)
         check_variables(self.environment)
         refuse_secrets(self.environment)
+
+    @property
+    def offer(self) -> Offer:
+        """How it is bought, for the spec: noted there, not hashed."""
+        same = {name: getattr(self, name) for name in Offer.__struct_fields__ if name != "price"}
+        return Offer(**same, price=self.offers[0] if self.offers else None)
 
 
 def load_platforms(path: Path) -> dict[str, PlatformEntry]:
