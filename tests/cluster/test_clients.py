@@ -1,10 +1,15 @@
 """Scenario 2: clients that die, leave, start over and meet each other: nothing lost, nothing done twice."""
 
 import contextlib
+import fcntl
+import os
+import pty
 import random
 import re
 import signal
 import subprocess
+import sys
+import termios
 import time
 
 import pytest
@@ -65,6 +70,48 @@ def test_a_signal_detaches_within_two_seconds(number, clone, kube, add_node):
     assert re.search(r"2 runs: 0 Jobs to create, \d to adopt", clone.said())
     assert {j["metadata"]["uid"] for j in kube.jobs()} == before
     assert outcomes(clone) == ["deadline", "deadline"]
+
+
+def test_a_closed_terminal_leaves_the_jobs(clone, kube, add_node):
+    clone.write_study("lab", light_study(repeats=2))
+    terminal, inner = pty.openpty()
+    client = subprocess.Popen(
+        [sys.executable, "-m", "snakemake", "--profile", "gke", *ONLY_RUNS],
+        stdin=inner, stdout=inner, stderr=inner, cwd=clone.folder, env=os.environ | clone.environment,
+        start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )  # fmt: skip
+    os.close(inner)
+    said = b""
+    while b"gke: waiting: " not in said:
+        said += os.read(terminal, 4096)
+    os.close(terminal)
+    client.wait(20)
+    assert len(kube.jobs()) == 2
+    client = clone.start(*ONLY_RUNS)
+    clone.wait_until_said("2 runs: 0 Jobs to create, 2 to adopt")
+    add_node()
+    assert client.wait(240) == 0, clone.said()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small disk")
+def test_a_full_disk_costs_only_time(clone, kube, bucket, add_node):
+    add_node()
+    clone.write_study("lab", light_study(repeats=2))
+    results = clone.folder / "results"
+    results.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", results], check=True)
+    try:
+        (results / "filler").write_bytes(bytes(220 * 1024))
+        client = clone.start(*ONLY_RUNS)
+        clone.wait_until_said("gke: .*No space left on device.*every Job is kept", 120)
+        assert client.poll() is None
+        (results / "filler").unlink()
+        assert client.wait(120) == 0, clone.said()
+        assert [r.outcome for r in clone.records("lab").values()] == ["deadline"] * 2
+        check_files(clone, "lab")
+        assert clone.parts() == []
+    finally:
+        subprocess.run(["umount", "-l", results], check=True)
 
 
 def test_cancel_on_exit_deletes_the_unfinished_jobs(clone, kube):

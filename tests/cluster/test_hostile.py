@@ -89,6 +89,21 @@ def test_a_long_retry_after_is_not_obeyed(api, clone, kube, add_node):
     assert outcomes(clone) == ["deadline"]
 
 
+@pytest.mark.parametrize(("fault", "words"), [("410", "410: injected 410"), ("cut", "(?i)incomplete|broken")])
+def test_a_useless_answer_ends_no_run(fault, words, api, clone, kube, add_node):
+    clone.write_study("lab", light_study(repeats=2))
+    client = clone.start(*ONLY_RUNS, KUBECONFIG=str(api.kubeconfig))
+    clone.wait_until_said("gke: waiting: ")
+    api.fault = lambda method, path, body: fault
+    said = clone.wait_until_said("gke: cluster.*; every Job is kept, .*", 60)
+    assert re.search(words, said), said
+    add_node()
+    api.fault = lambda method, path, body: None
+    assert client.wait(240) == 0, clone.said()
+    assert outcomes(clone) == ["deadline"] * 2
+    assert len(kube.jobs()) == len(kube.pods()) == 2
+
+
 def test_a_hanging_api_server_is_reported_promptly(api, clone):
     clone.write_study("lab", light_study())
     api.fault = lambda method, path, body: "hang"

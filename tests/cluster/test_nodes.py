@@ -1,10 +1,11 @@
 """Scenario 3: nodes and pods that go away in every way a cluster knows."""
 
 import re
+import threading
 
 import pytest
 
-from tests.cluster.lab.client import IMAGE, light_study
+from tests.cluster.lab.client import IMAGE, check_files, light_study
 from tests.cluster.lab.process import until
 
 pytestmark = pytest.mark.cluster
@@ -57,6 +58,33 @@ def test_a_dead_node_is_replaced(clone, kube, bucket, add_node):
     _, record = only(clone)
     assert (record.outcome, record.pod) == ("deadline", 2)
     assert len(kube.jobs()) == 1
+
+
+def test_two_pods_delivering_at_once_leave_one_record(clone, kube, bucket, add_node):
+    node = add_node("a")
+    clone.write_study("lab", light_study(seconds=8))
+    client = clone.start(*ONLY_RUNS)
+    started(kube, bucket)
+    arrived, both = set(), threading.Event()
+
+    def hold_records(method, path, body):
+        if "ifGenerationMatch=0" in path and b'/record.json"' in body:
+            arrived.add(re.search(rb'"pod": ?(\d+)', body)[1])
+            both.wait(100)
+
+    bucket.fault = hold_records
+    # The node is lost for Kubernetes, while its pod goes on.
+    node.isolate()
+    kube.core.delete_node(node.node.name)
+    add_node("b")
+    # Kubernetes gives a pod of a deleted node up after 40 to 60 s.
+    until(lambda: arrived == {b"1", b"2"}, 150, "both pods to deliver their records")
+    both.set()
+    assert client.wait(120) == 0, clone.said()
+    _, record = only(clone)
+    assert record.outcome == "deadline"
+    check_files(clone, "lab")
+    assert len([name for name in bucket.records() if "/pods/" not in name]) == len(kube.jobs()) == 1
 
 
 def test_an_evicted_pod_is_replaced_and_not_counted(clone, kube, bucket, add_node):

@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 import time
 
 import pytest
@@ -68,6 +69,31 @@ def test_a_pod_quota_is_quoted(clone, kube, add_node):
     kube.core.delete_namespaced_resource_quota("lab", kube.namespace)
     assert client.wait(240) == 0, clone.said()
     assert outcomes(clone) == ["deadline"]
+
+
+def test_a_restricted_namespace_takes_the_pods(clone, kube, add_node):
+    level = {"pod-security.kubernetes.io/enforce": "restricted"}
+    kube.core.patch_namespace(kube.namespace, {"metadata": {"labels": level}})
+    add_node()
+    clone.write_study("lab", light_study())
+    assert clone.run(*ONLY_RUNS) == 0, clone.said()
+    assert outcomes(clone) == ["deadline"]
+
+
+def test_an_admission_policy_is_quoted(clone, kube):
+    reason = "no benchmarks on Fridays"
+    with kube.policy("batch", "jobs", reason):
+        clone.write_study("lab", light_study())
+        assert clone.run(*ONLY_RUNS) == 1
+    assert re.search(
+        f"no result: lab-l4-x1 ddp defaults r1: cluster: create job: .*denied request: {reason}", clone.said()
+    )
+    assert kube.jobs() == []
+    with kube.policy("", "pods", reason):
+        client = clone.start(*ONLY_RUNS)
+        clone.wait_until_said(f"gke: waiting: .*FailedCreate: .*denied request: {reason}")
+        client.send_signal(signal.SIGINT)
+        client.wait(20)
 
 
 def test_a_queue_holding_a_job_is_quoted(clone, kube, add_node):

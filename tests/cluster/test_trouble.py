@@ -39,6 +39,26 @@ def test_the_api_server_stops_for_half_a_minute(clone, cluster, kube, add_node):
     assert len(kube.jobs()) == 2
 
 
+def test_a_control_plane_lost_amid_creation_repeats_nothing(api, clone, cluster, kube):
+    if cluster.plane is None:
+        pytest.skip("the API server of a cluster given by KUBECONFIG is not ours to stop")
+    runs = 60
+    clone.write_study("lab", light_study(repeats=runs))
+    api.fault = lambda method, path, body: time.sleep(1) if method == "POST" else None
+    client = clone.start(*ONLY_RUNS, KUBECONFIG=str(api.kubeconfig))
+    until(lambda: len(kube.jobs()) > 2, 60, "the first Jobs")
+    asked = sum(count for what, count in api.requests.items() if what.startswith("POST"))
+    cluster.plane.stop_apiserver()
+    assert 0 < asked < runs, "the API server died too late"
+    cluster.plane.start_apiserver()
+    until(lambda: len(kube.jobs()) == runs, 120, "all Jobs")
+    clone.wait_until_said(f"gke: waiting: {runs} runs ")
+    client.send_signal(signal.SIGINT)
+    client.wait(20)
+    assert f"detached; {runs} Jobs go on" in clone.said()
+    assert len(kube.jobs()) == runs
+
+
 def test_a_503_from_the_bucket_loses_nothing(clone, kube, bucket, add_node):
     add_node()
     clone.write_study("lab", light_study())

@@ -95,6 +95,13 @@ def test_cloud_build_builds_what_docker_cannot(docker, machine, words, tmp_path)
         assert words in done.stderr
 
 
+def test_base_images_are_pinned_by_digest():
+    text = (CONTAINERS / "Dockerfile").read_text()
+    bases = re.findall(r"^ARG (?:BUILD_)?BASE=(\S+)", text, re.MULTILINE)
+    assert len(bases) == len(re.findall(r"^FROM ", text, re.MULTILINE)) == 2
+    assert all(re.fullmatch(r"nvidia/cuda:\S+@sha256:[0-9a-f]{64}", base) for base in bases)
+
+
 def test_every_file_the_dockerfile_copies_exists():
     sources = [s for line in re.findall(r"^COPY (.+)$", (CONTAINERS / "Dockerfile").read_text(), re.MULTILINE)
                for s in line.split()[:-1] if not line.startswith("--from=")]  # fmt: skip

@@ -56,6 +56,14 @@ def test_the_pod_requests_its_platforms_gpus():
     assert shm["emptyDir"] == {"medium": "Memory", "sizeLimit": "40960Mi"}
 
 
+def test_a_pod_takes_its_whole_host():
+    spec = make_spec(name="h100-x4", machine_type="a3-highgpu-8g", gke_accelerator="nvidia-h100-80gb")
+    limits = pod_of(render_manifest(spec, make_settings()))["containers"][0]["resources"]["limits"]
+    assert limits["nvidia.com/gpu"] == "8"
+    with pytest.raises(SpecError, match="16 ranks a node, but one a3-highgpu-8g has 8 GPUs: give it more nodes"):
+        render_manifest(make_spec(world_size=16, machine_type="a3-highgpu-8g"), make_settings())
+
+
 def test_a_cpu_platform_requests_what_its_ranks_need():
     spec = make_spec(device="cpu", gke_accelerator=None, machine_type=None, spot=False, cpus=None, memory_gib=None)
     pod = pod_of(render_manifest(spec, make_settings()))

@@ -1,10 +1,13 @@
 """Plain JSON access to the cluster for the tests, apart from the product's own client."""
 
+import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from kubernetes import client, config
+
+from tests.cluster.lab.process import until
 
 
 class Kube:
@@ -17,6 +20,7 @@ class Kube:
         self.namespace = namespace
         self.core, self.batch = client.CoreV1Api(api), client.BatchV1Api(api)
         self._any, self._rbac = client.CustomObjectsApi(api), client.RbacAuthorizationV1Api(api)
+        self._admission = client.AdmissionregistrationV1Api(api)
 
     def jobs(self) -> list[dict[str, Any]]:
         """All Jobs of the namespace."""
@@ -59,6 +63,40 @@ class Kube:
                 rule.resources = [r for r in rule.resources if r != resource]
             role.rules = [rule for rule in role.rules if rule.resources]
             self._rbac.replace_namespaced_role(role.metadata.name, self.namespace, role)
+
+    @contextlib.contextmanager
+    def policy(self, group: str, resource: str, message: str) -> Iterator[None]:
+        """Have the API server refuse to create a resource in this namespace, once it enforces the policy."""
+        name = f"{resource}.{self.namespace}"
+        rule = {"apiGroups": [group], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": [resource]}
+        spec = {
+            "matchConstraints": {
+                "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": self.namespace}},
+                "resourceRules": [rule],
+            },
+            "validations": [{"expression": "false", "message": message}],
+        }
+        self._admission.create_validating_admission_policy({"metadata": {"name": name}, "spec": spec})
+        self._admission.create_validating_admission_policy_binding(
+            {"metadata": {"name": name}, "spec": {"policyName": name, "validationActions": ["Deny"]}}
+        )
+        try:
+            until(lambda: self._refuses(group, resource), 30, f"the policy {name} to be enforced")
+            yield
+        finally:
+            self._admission.delete_validating_admission_policy_binding(name)
+            self._admission.delete_validating_admission_policy(name)
+
+    def _refuses(self, group: str, resource: str) -> bool:
+        pod = {"containers": [{"name": "probe", "image": "probe"}], "restartPolicy": "Never"}
+        spec = {"template": {"spec": pod}} if group else pod
+        body = {"apiVersion": f"{group}/v1" if group else "v1", "metadata": {"name": "probe"}, "spec": spec}
+        create = self.batch.create_namespaced_job if group else self.core.create_namespaced_pod
+        try:
+            create(self.namespace, body | {"kind": "Job" if group else "Pod"}, dry_run="All")
+        except client.ApiException as error:
+            return "denied request" in str(error.body)
+        return False
 
     def has_service_account(self) -> bool:
         """Whether pods can be made yet: admission wants the default account, a controller makes it."""

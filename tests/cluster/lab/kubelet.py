@@ -93,7 +93,14 @@ class Kubelet:
 
     def power_off(self) -> None:
         """Pull the plug: pods die with SIGKILL, the API server hears nothing."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGCONT)
         stop(self._process, 20)
+
+    def isolate(self) -> None:
+        """Cut the node off: the API server hears nothing more of it, and its pods go on."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
 
     def shut_down(self) -> None:
         """What a Spot node is given: SIGTERM to every pod, their grace, then off."""

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 PIECE_BYTES = 2**16
 Fault = Callable[[str, str, bytes], str | None]
-"""(method, path, body) -> None (pass on), a status such as "503" or "429 3600" (with Retry-After), or "hang"."""
+"""(method, path, body) -> None (pass on), a status such as "503" or "429 3600" (with Retry-After), "hang" or "cut"."""
 
 
 class Proxy(ThreadingHTTPServer):
@@ -85,6 +85,9 @@ class Relay:
                     case "hang":
                         relay.released.wait()
                         self.close_connection = True
+                    case "cut":
+                        self.answer(*relay.ask(self.command, self.path, body, dict(self.headers)), part=0.5)
+                        self.close_connection = True
                     case fault:
                         status, _, retry_after_s = fault.partition(" ")
                         text = {
@@ -96,13 +99,14 @@ class Relay:
                             headers["Retry-After"] = retry_after_s
                         self.answer(int(status), headers, json.dumps(text).encode())
 
-            def answer(self, status: int, headers: dict[str, str], body: bytes) -> None:
+            def answer(self, status: int, headers: dict[str, str], body: bytes, part: float = 1.0) -> None:
                 self.send_response(status)
                 for key, value in headers.items():
                     if key.lower() not in ("content-length", "transfer-encoding", "connection", "date"):
                         self.send_header(key, value)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
+                body = body[: int(len(body) * part)]
                 with relay.counted():
                     if relay.body_bytes_per_s is None or len(body) < PIECE_BYTES:
                         self.wfile.write(body)

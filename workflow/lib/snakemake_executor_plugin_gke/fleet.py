@@ -20,7 +20,7 @@ from .manifest import render_manifest, selector
 from .settings import ExecutorSettings
 from .status import Phase
 from .submission import FRONTIER, PROGRESS, RECORD, Action, Submission, decide
-from .telling import Teller, explain
+from .telling import Teller, detached, explain
 
 Json = dict[str, Any]
 PARALLEL = 8
@@ -84,16 +84,8 @@ class Fleet:
         if not self._looked:
             return f"left before the first look at the cluster: of {len(names)} runs, Jobs that exist go on"
         mine = [self._submissions[n] for n in names]
-        exist = sum(a.seen and not a.recorded for a in mine)
-        recorded, open_ = sum(a.recorded for a in mine), len(self._unanswered)
-        unmade = len(mine) - exist - recorded - open_
-        does = [f"adopts {'them' if exist == len(mine) else f'the {exist}'}"] if exist else []
-        does += [f"makes the other {unmade}" if exist else f"makes all {unmade}"] if unmade else []
-        does += [f"collects {recorded} results"] if recorded else []
-        begun = f"{open_} more may exist: the API server has not answered yet; " if open_ else ""
-        missing = f", {unmade} were not made" if unmade and exist else ""
-        jobs = f"{exist} Jobs go on{missing}" if exist else "no Job was made"
-        return f"detached; {jobs}; {begun}the same command {' and '.join(does) or 'goes on'}"
+        exist, recorded = sum(a.seen and not a.recorded for a in mine), sum(a.recorded for a in mine)
+        return detached(len(mine), exist, recorded, len(self._unanswered))
 
     def cancel(self, names: Sequence[str], stop: threading.Event) -> list[str]:
         """Delete Jobs until `stop` is set; those that could not be deleted are named, those left are returned."""

@@ -82,6 +82,22 @@ class Teller:
         self._waits = seen
 
 
+def detached(runs: int, exist: int, recorded: int, unanswered: int) -> str:
+    """What goes on without a client that leaves, and what the next client will do.
+
+    Of its unfinished runs, `exist` have a Job and `recorded` have a result in the bucket; the creation of `unanswered`
+    Jobs is under way.
+    """
+    unmade = runs - exist - recorded - unanswered
+    does = [f"adopts {'them' if exist == runs else f'the {exist}'}"] if exist else []
+    does += [f"makes the other {unmade}" if exist else f"makes all {unmade}"] if unmade else []
+    does += [f"collects {recorded} results"] if recorded else []
+    begun = f"{unanswered} more may exist: the API server has not answered yet; " if unanswered else ""
+    missing = f", {unmade} were not made" if unmade and exist else ""
+    jobs = f"{exist} Jobs go on{missing}" if exist else "no Job was made"
+    return f"detached; {jobs}; {begun}the same command {' and '.join(does) or 'goes on'}"
+
+
 def explain(jobs: dict[str, Json], pods: Iterable[Json] | None, events: Iterable[Json]) -> dict[str, Reason]:
     """Why each Job that is neither running nor over waits, by Job name; `pods` None: they may not be listed."""
     of: dict[str, list[Json]] = {}
