@@ -34,35 +34,52 @@ def batch(plan: Path, root: Path, budget_s: float, upload: str | None) -> int:
 
 
 class Batch:
-    """Runs that fit into the time left; what was cut short or left out has no record, so the next call runs it."""
+    """Runs that fit into the time left; what was cut short or left out has no record, so the next call runs it.
 
-    def __init__(self, specs: list[RunSpec], root: Path, until_s: float, upload: str | None) -> None:
-        self._specs, self._root, self._until_s, self._upload = specs, root, until_s, upload
+    The runs of a pair start only when there is time for all of them, because another machine cannot finish the pair.
+    """
+
+    def __init__(self, groups: list[list[RunSpec]], root: Path, until_s: float, upload: str | None) -> None:
+        self._groups, self._root, self._until_s, self._upload = groups, root, until_s, upload
         self._durations_s: dict[str, float] = {}
         self._status = exitcodes.RECORD_DELIVERED
 
     def run(self) -> int:
         """Run all that fits, print the table, return the exit status."""
         rows: list[tuple[RunSpec, str]] = []
-        for index, spec in enumerate(self._specs, start=1):
-            say(f"[{index}/{len(self._specs)}] {spec.path()} ({self._left_s():.0f} s left)")
-            try:
-                rows.append((spec, self._one(spec)))
-            except SpecError as error:
-                self._status = max(self._status, exitcodes.CONFIG)
-                rows.append((spec, f"refused: {error}"))
-            except Cancelled as error:
-                rows.append((spec, f"cancelled: {error}"))
-                break
-        rows += [(spec, "not begun") for spec in self._specs[len(rows) :]]
+        specs = [spec for group in self._groups for spec in group]
+        try:
+            for group in self._groups:
+                left_out = self._no_room(group)
+                for spec in group:
+                    say(f"[{len(rows) + 1}/{len(specs)}] {spec.path()} ({self._left_s():.0f} s left)")
+                    rows.append((spec, left_out or self._one(spec)))
+        except Cancelled as error:
+            rows.append((specs[len(rows)], f"cancelled: {error}"))
+        rows += [(spec, "not begun") for spec in specs[len(rows) :]]
         if not rows:
             say("the plan holds no spec: there is nothing to run")
         for line in table(rows):
             say(line)
         return self._status
 
+    def _no_room(self, group: list[RunSpec]) -> str | None:
+        """Why a pair is left out whole; None where all its missing runs fit, or only one of them is missing."""
+        missing = [spec for spec in group if not (self._out(spec) / "record.json").exists()]
+        expected_s = sum(map(self._expected_s, missing))
+        if len(missing) < 2 or self._left_s() >= expected_s:
+            return None
+        return f"left out: its pair takes about {expected_s:.0f} s, {max(0.0, self._left_s()):.0f} s are left"
+
     def _one(self, spec: RunSpec) -> str:
-        out = self._root / spec.identity.study / spec.path()
+        try:
+            return self._run(spec)
+        except SpecError as error:
+            self._status = max(self._status, exitcodes.CONFIG)
+            return f"refused: {error}"
+
+    def _run(self, spec: RunSpec) -> str:
+        out = self._out(spec)
         known = folder.finished(out, spec) is not None
         expected_s = self._expected_s(spec)
         if not known and self._left_s() < expected_s:
@@ -78,6 +95,9 @@ class Batch:
             self._durations_s[spec.identity.config] = record.wall_s
         return summary(record)
 
+    def _out(self, spec: RunSpec) -> Path:
+        return self._root / spec.identity.study / spec.path()
+
     def _expected_s(self, spec: RunSpec) -> float:
         longest_s = max(self._durations_s.values(), default=0.0)
         return self._durations_s.get(spec.identity.config, longest_s)
@@ -86,18 +106,22 @@ class Batch:
         return self._until_s - time.monotonic()
 
 
-def read_plan(plan: Path) -> list[RunSpec]:
-    """Specs of a plan, in order: {"specs": [...]} in a file, or the .json files of a folder by name."""
+def read_plan(plan: Path) -> list[list[RunSpec]]:
+    """Specs of a plan in order, those of a pair in one list.
+
+    A file holds {"specs": [...], "pairs": [[0, 1], ...]}, where a pair's positions follow one another; of a folder, the
+    .json files by name are the specs. Raises SpecError.
+    """
     if plan.is_dir():
         paths = sorted(plan.glob("*.json"))
         if not paths:
             raise SpecError(f"{plan}: found no .json file, expected one spec each")
-        specs = [read_one_spec(path) for path in paths]
+        groups = [[read_one_spec(path)] for path in paths]
     else:
-        specs = _read_list(plan)
-    for spec in specs:
+        groups = _read_list(plan)
+    for spec in (spec for group in groups for spec in group):
         refuse_secrets(spec.environment)
-    return specs
+    return groups
 
 
 def table(rows: list[tuple[RunSpec, str]]) -> list[str]:
@@ -107,19 +131,26 @@ def table(rows: list[tuple[RunSpec, str]]) -> list[str]:
     return ["  ".join([*(c[i].ljust(widths[i]) for i in range(4)), c[4]]) for c in cells]
 
 
-def _read_list(plan: Path) -> list[RunSpec]:
+def _read_list(plan: Path) -> list[list[RunSpec]]:
     plain = read_json(plan)
     if isinstance(plain, dict) and "specs" not in plain:
         refuse_plan(plan, plain)
-    if not isinstance(plain, dict) or list(plain) != ["specs"] or not isinstance(plain["specs"], list):
-        raise SpecError(f'{plan}: expected {{"specs": [spec, ...]}} and nothing else')
+    if not isinstance(plain, dict) or plain.keys() - {"pairs"} != {"specs"} or not isinstance(plain["specs"], list):
+        raise SpecError(f'{plan}: expected {{"specs": [spec, ...], "pairs": [[place, place], ...]}} and nothing else')
     specs = []
     for index, item in enumerate(plain["specs"]):
         try:
             specs.append(parse_spec(item))
         except SpecError as error:
             raise SpecError(f"{plan}: specs[{index}]: {error}") from None
-    return specs
+    pairs = decode(tuple[tuple[int, ...], ...], plain.get("pairs", []), f"{plan}: pairs")
+    groups, done = [], 0
+    for pair in pairs:
+        if not pair or pair != tuple(range(pair[0], pair[-1] + 1)) or not done <= pair[0] <= pair[-1] < len(specs):
+            raise SpecError(f"{plan}: pairs: found {list(pair)}, expected rising positions that follow one another")
+        groups += [[spec] for spec in specs[done : pair[0]]] + [specs[pair[0] : pair[-1] + 1]]
+        done = pair[-1] + 1
+    return groups + [[spec] for spec in specs[done:]]
 
 
 def frontier(

@@ -1,5 +1,6 @@
 """A study becomes fully resolved runs: arms, overrides, exclusions, order."""
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from dtbench.study.matrix import Matrix, load_matrix
 from msgspec import structs
 
 from harness.contract.engines import CONFIGS, ENGINES
+from harness.contract.errors import SpecError
 from harness.contract.spec import parse_spec
 from tests.dtbench.conftest import run_of
 
@@ -122,6 +124,58 @@ def test_most_wanted_cells_run_first(study: Load) -> None:
     assert names[0] == "ddp", "what the parity gate compares the others with"
     assert set(names[1:5]) == {"zero-3", "fsdp2-reshard"}
     assert names[5] == "ddp"
+
+
+HEADLINE = """
+platforms: [h200-x2]
+configs: [ddp, zero-2, fsdp2-reshard, zero-3, zero-3-offload]
+arms: [matched]
+repeats: 2
+pairs: [[fsdp2-reshard, zero-3, zero-2]]
+"""
+
+
+def test_pairs_run_side_by_side_in_turned_order(study: Load) -> None:
+    matrix = study(HEADLINE)
+    groups = [[run.identity.config for run in group] for group in matrix.groups if len(group) > 1]
+    forward = ["fsdp2-reshard", "zero-3", "zero-2"]
+    assert groups == [forward, forward[::-1], forward], "three repeats of what is a headline, two of the rest"
+    repeats = Counter(run.identity.config for run in matrix.runs)
+    assert repeats == {"ddp": 2, "zero-3-offload": 2, **dict.fromkeys(forward, 3)}
+    assert matrix.runs[0].identity.config == "ddp", "the reference"
+
+
+def test_engines_of_one_sharding_pair_by_themselves(study: Load) -> None:
+    text = (
+        "platforms: [h200-x2]\narms: [matched, defaults]\nrepeats: 2\nconfigs:\n"
+        "  - ddp\n  - zero-0\n  - fsdp2-reshard\n  - zero-3\n"
+        "  - {name: fsdp2-reshard-mb4, base: fsdp2-reshard, override: {data: {micro_batch: 4}}}\n"
+        "  - {name: zero-3-mb4, base: zero-3, override: {data: {micro_batch: 4}}}\n"
+        "  - {name: zero-3-mb8, base: zero-3, override: {data: {micro_batch: 8}}}\n"
+    )
+    groups = [group for group in study(text).groups if len(group) > 1]
+    found = sorted((g[0].identity.arm, g[0].identity.repeat, *(r.identity.config for r in g)) for g in groups)
+    assert found == sorted(
+        (arm, repeat, *(names if repeat == 1 else names[::-1]))
+        for arm in ("matched", "defaults")
+        for repeat in (1, 2)
+        for names in (("fsdp2-reshard", "zero-3"), ("fsdp2-reshard-mb4", "zero-3-mb4"))
+    )
+
+
+@pytest.mark.parametrize(
+    ("pairs", "words"),
+    [
+        ("[[zero-2, zero-4]]", r"pairs\[0\]: 'zero-4' is not in this study"),
+        ("[[zero-2, zero-3], [ddp, zero-2]]", "'zero-2' is listed 2 times"),
+        ("[[zero-2, mb4]]", "do not train the same"),
+        ("[[zero-2]]", r"pairs\[0\]"),
+    ],
+)
+def test_impossible_pairs_are_refused(study: Load, pairs: str, words: str) -> None:
+    configs = "[ddp, zero-2, zero-3, {name: mb4, base: zero-3, override: {data: {micro_batch: 4}}}]"
+    with pytest.raises(SpecError, match=words):
+        study(f"platforms: [h200-x2]\nconfigs: {configs}\npairs: {pairs}\n")
 
 
 def test_matched_gradients_are_float32_where_the_engine_can(study: Load) -> None:

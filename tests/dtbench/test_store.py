@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from dtbench.results.store import INDEX, is_current, scan, sources, write_plan
-from dtbench.study.matrix import Matrix, at
+from dtbench.study.matrix import Matrix
+from dtbench.study.order import at
 from dtbench.workflow import Plan, parse_rerun
 from msgspec import structs
 
@@ -148,6 +149,17 @@ def test_a_record_without_newer_fields_counts(tmp_path: Path, matrix: Matrix) ->
 
 def test_the_plan_lists_missing_runs_most_wanted_first(tmp_path: Path, matrix: Matrix) -> None:
     write_record(tmp_path, make_record(matrix.runs[0]))
-    write_plan(tmp_path, list(Plan.of(matrix, tmp_path, frozenset()).missing.values()))
+    write_plan(tmp_path, Plan.of(matrix, tmp_path, frozenset()).missing, matrix.groups)
     specs = json.loads((tmp_path / "plan.json").read_text())["specs"]
     assert specs == [run.to_json() for run in matrix.runs[1:]]
+
+
+def test_a_run_whose_partner_is_done_comes_last(tmp_path: Path, matrix: Matrix) -> None:
+    pairs = [group for group in matrix.groups if len(group) > 1]
+    assert pairs
+    write_record(tmp_path, make_record(pairs[0][0]))
+    write_plan(tmp_path, Plan.of(matrix, tmp_path, frozenset()).missing, matrix.groups)
+    plain = json.loads((tmp_path / "plan.json").read_text())
+    assert plain["specs"][-1] == pairs[0][1].to_json()
+    stated = [[plain["specs"][place] for place in pair] for pair in plain["pairs"]]
+    assert stated == [[spec.to_json() for spec in pair] for pair in pairs[1:]]

@@ -2,16 +2,20 @@
 
 import json
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
+from harness import plans
 from harness.contract import exitcodes
 from harness.contract.errors import SpecError
+from harness.contract.record import Record
 from harness.contract.spec import RunSpec
-from harness.plans import read_plan, table
+from harness.plans import Batch, read_plan, table
 from tests.engines.specs import make_spec
 from tests.supervisor.conftest import Supervisor
 
@@ -25,12 +29,61 @@ def plan(path: Path, *specs: RunSpec) -> Path:
 
 def test_a_plan_is_a_file_or_a_folder(tmp_path: Path) -> None:
     first, second = make_spec("ddp"), make_spec("zero-1")
-    assert read_plan(plan(tmp_path / "plan.json", first, second)) == [first, second]
+    assert read_plan(plan(tmp_path / "plan.json", first, second)) == [[first], [second]]
     folder = tmp_path / "specs"
     folder.mkdir()
     (folder / "2.json").write_text(json.dumps(second.to_json()))
     (folder / "1.json").write_text(json.dumps(first.to_json()))
-    assert read_plan(folder) == [first, second]
+    assert read_plan(folder) == [[first], [second]]
+
+
+def test_runs_of_a_pair_stay_together(tmp_path: Path) -> None:
+    specs = [make_spec(name) for name in ("ddp", "fsdp2-reshard", "zero-3", "zero-1")]
+    plain = {"specs": [s.to_json() for s in specs], "pairs": [[1, 2]]}
+    (tmp_path / "plan.json").write_text(json.dumps(plain))
+    assert read_plan(tmp_path / "plan.json") == [specs[:1], specs[1:3], specs[3:]]
+
+
+def test_a_pair_starts_only_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished_run: Supervisor) -> None:
+    record = finished_run.record
+    names = ("ddp", "fsdp2-reshard", "zero-3", "fsdp2-noreshard")
+    ran = []
+
+    def execute(spec: RunSpec, *_: object, **__: object) -> Record:
+        ran.append(spec.identity.config)
+        return structs.replace(record, wall_s=60.0)
+
+    monkeypatch.setattr(plans, "execute", execute)
+    ddp, fsdp, zero, last = (make_spec(name) for name in names)
+    # Room for one more run as long as the first, and none for two.
+    Batch([[ddp], [fsdp, zero], [last]], tmp_path, time.monotonic() + 90, None).run()
+    assert ran == ["ddp", "fsdp2-noreshard"]
+
+
+def test_the_rest_of_a_pair_runs_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished_run: Supervisor
+) -> None:
+    ran = []
+
+    def execute(spec: RunSpec, *_: object, **__: object) -> Record:
+        ran.append(spec.identity.config)
+        return finished_run.record
+
+    monkeypatch.setattr(plans, "execute", execute)
+    fsdp, zero = make_spec("fsdp2-reshard"), make_spec("zero-3")
+    shutil.copytree(finished_run.out, tmp_path / "test" / fsdp.path())
+    batch = Batch([[fsdp, zero]], tmp_path, time.monotonic() + 90, None)
+    batch._durations_s = {"fsdp2-reshard": 60.0, "zero-3": 60.0}
+    batch.run()
+    assert "zero-3" in ran
+
+
+@pytest.mark.parametrize("pairs", ["[[0, 2]]", "[[1, 2], [0, 1]]", "[[2, 3]]", "[[]]", "[0]"])
+def test_pairs_must_be_neighbours_in_the_plan(tmp_path: Path, pairs: str) -> None:
+    specs = json.dumps([make_spec(name).to_json() for name in ("ddp", "zero-1", "zero-2")])
+    (tmp_path / "plan.json").write_text(f'{{"specs": {specs}, "pairs": {pairs}}}')
+    with pytest.raises(SpecError, match="pairs"):
+        read_plan(tmp_path / "plan.json")
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import os
 import shutil
 
 import pytest
-from dtbench.study.matrix import at
+from dtbench.study.order import at
 
 from tests.workflow.conftest import STUDY, Checkout
 

@@ -12,7 +12,7 @@ snakemake = globals()["snakemake"]
 
 
 def write_plans(matrix: Matrix, results: Path) -> None:
-    write_plan(results, list(Plan.of(matrix, results, frozenset(snakemake.params.rerun)).missing.values()))
+    write_plan(results, Plan.of(matrix, results, frozenset(snakemake.params.rerun)).missing, matrix.groups)
     if matrix.study.frontier:
         write_frontier_plan(matrix, results)
 

@@ -3,10 +3,11 @@
 import json
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
-from dtbench.study.matrix import Matrix, at
+from dtbench.study.matrix import Matrix
+from dtbench.study.order import Group, at
 from harness.contract.codec import digest
 from harness.contract.files import write_atomically
 from harness.contract.spec import RunSpec
@@ -27,7 +28,7 @@ Found = dict[str, tuple[RunSpec, Recorded]]
 
 def scan(results: Path, runs: Iterable[RunSpec]) -> Found:
     """Look for the records of each run, in the order to launch the runs."""
-    folders = ((spec.path().rpartition("/")[0], spec) for spec in runs)
+    folders = ((_folder(spec), spec) for spec in runs)
     return {folder: (spec, _recorded(f"{results}/{folder}")) for folder, spec in folders}
 
 
@@ -77,11 +78,28 @@ def missing(results: Path, plan: dict[str, RunSpec]) -> dict[str, RunSpec]:
     return {path: spec for path, spec in plan.items() if not os.path.isfile(f"{results}/{path}/record.json")}  # noqa: PTH113
 
 
-def write_plan(results: Path, specs: Sequence[RunSpec]) -> None:
-    """Write plan.json: the missing runs in the order to launch them."""
-    plain = {"specs": [spec.to_json() for spec in specs]}
+def write_plan(results: Path, lacking: dict[str, RunSpec], groups: Iterable[Group]) -> None:
+    """Write plan.json: the missing runs in the order to launch them, and `pairs`, the positions of runs that belong together.
+
+    A run whose partners all have their records comes last: alone on a machine it makes no pair.
+    """
+    by_folder = {path.rpartition("/")[0]: spec for path, spec in lacking.items()}
+    left = [(group, [by_folder[f] for f in map(_folder, group) if f in by_folder]) for group in groups]
+    whole = [specs for group, specs in left if len(specs) > 1 or len(group) == 1]
+    alone = [specs for group, specs in left if len(specs) == 1 < len(group)]
+    specs: list[RunSpec] = []
+    pairs: list[list[int]] = []
+    for members in whole + alone:
+        if len(members) > 1:
+            pairs.append(list(range(len(specs), len(specs) + len(members))))
+        specs += members
+    plain = {"specs": [spec.to_json() for spec in specs], "pairs": pairs}
     write_atomically(results / "plan.json", json.dumps(plain, indent=1) + "\n")
     print(f"{len(specs)} missing runs: {results / 'plan.json'}")
+
+
+def _folder(spec: RunSpec) -> str:
+    return spec.path().rpartition("/")[0]
 
 
 def sources(matrix: Matrix, found: Found, results: Path) -> str:

@@ -38,6 +38,10 @@ PROTOCOLS: dict[str, dict[str, Any]] = {
 """Presets of `protocol`; keys given beside `preset` win over it."""
 
 
+HEADLINE_REPEATS = 3
+"""Fewest runs of a cell that `pairs` names."""
+
+
 class Override(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What differs from the defaults, by section of the run spec."""
 
@@ -205,6 +209,9 @@ class Study(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Changes to some cells, applied in order."""
     exclude: tuple[Exclusion, ...] = ()
     """Cells that are not run; the reason stands below the tables."""
+    pairs: tuple[Annotated[tuple[str, ...], Meta(min_length=2)], ...] = ()
+    """Configs whose ratio is a headline: each repeat runs those of an entry one after the other, in turn in this order
+    and in the reverse one, and three repeats at least. In no entry, the same sharding by two engines makes a pair."""
     order: tuple[Cells, ...] = ()
     """Most wanted cells first; the rest follows in seeded random order."""
     rows: dict[str, tuple[str, ...]] = {}

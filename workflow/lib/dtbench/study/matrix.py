@@ -1,8 +1,8 @@
 """From a study to its cells and fully resolved runs; whatever cannot be run is refused here, before anything starts."""
 
-import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,6 +12,7 @@ from dtbench.study.definition import SECTIONS, ConfigChoice, Exclusion, Override
 from dtbench.study.files import find_named, is_file, is_folder, read_mapping
 from dtbench.study.models import check_models, load_model
 from dtbench.study.names import check_names, trials_of
+from dtbench.study.order import Group, ordered
 from dtbench.study.platforms import PRICES, PlatformEntry, load_platforms, own_platforms
 from harness.contract.codec import digest, encode
 from harness.contract.engines import CONFIGS, ENGINES, parse_settings, resolve_settings
@@ -74,7 +75,7 @@ class Cell:
         return ", ".join(word for words in self.departs.values() for word in words)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Matrix:
     """A study with all its names resolved."""
 
@@ -84,8 +85,13 @@ class Matrix:
     study: Study
     platforms: dict[str, PlatformEntry]
     cells: tuple[Cell, ...]
-    runs: tuple[RunSpec, ...]
-    """Every run as its attempt 1, in the order to launch them."""
+    groups: tuple[Group, ...]
+    """Every run as its attempt 1, in the order to launch them; a group's runs follow one another on one machine."""
+
+    @cached_property
+    def runs(self) -> tuple[RunSpec, ...]:
+        """The runs of all groups, in their order."""
+        return tuple(spec for group in self.groups for spec in group)
 
     @property
     def digest(self) -> str:
@@ -110,11 +116,12 @@ def load_matrix(name: str, root: Path) -> Matrix:
         _check_exclusions(study, cells)
         for other in study.beside:
             find_named("beside", other, root / "config", ".yaml", skip=NOT_STUDIES)
+        groups = ordered(study, cells)
     except SpecError as error:
         raise SpecError(f"{path}: {error}") from None
     except RecursionError:
         raise SpecError(f"{path}: nested too deeply; expected a few levels of lists and mappings") from None
-    return Matrix(path=path, root=root, study=study, platforms=platforms, cells=cells, runs=_ordered(study, cells))
+    return Matrix(path=path, root=root, study=study, platforms=platforms, cells=cells, groups=groups)
 
 
 def _study_path(name: str, root: Path) -> Path:
@@ -272,30 +279,3 @@ def _word(key: str, value: Any) -> str:
     if isinstance(value, bool):
         return word if value else f"no {word}"
     return f"{word} {value}"
-
-
-def _ordered(study: Study, cells: tuple[Cell, ...]) -> tuple[RunSpec, ...]:
-    """References, then the most wanted; then block by block (a repeat on a platform), in random order in each."""
-    ranked = []
-    for repeat in range(1, study.repeats + 1):
-        for place, platform in enumerate(study.platforms):
-            block = [cell for cell in cells if cell.platform == platform and cell.spec]
-            random.Random(f"{study.seed}/{platform}/{repeat}").shuffle(block)
-            for position, cell in enumerate(block):
-                # The reference runs come first, because the parity gate compares the others with them.
-                first = repeat == 1 and cell.spec is not None and cell.spec.identity.reference
-                ranked.append((not first, _rank(study, cell), repeat, place, position, cell))
-    ranked.sort(key=lambda item: item[:5])
-    return tuple(at(cell.spec, repeat=repeat) for _, _, repeat, _, _, cell in ranked if cell.spec)
-
-
-def _rank(study: Study, cell: Cell) -> int:
-    wanted = (i for i, p in enumerate(study.order) if p.match(cell.platform, cell.config, cell.arm))
-    return next(wanted, len(study.order))
-
-
-def at(spec: RunSpec, *, repeat: int | None = None, attempt: int | None = None) -> RunSpec:
-    """The same spec at another repeat or attempt."""
-    i = spec.identity
-    identity = structs.replace(i, repeat=repeat or i.repeat, attempt=attempt or i.attempt)
-    return structs.replace(spec, identity=identity)

@@ -43,9 +43,22 @@ def check_names(study: Study, platforms: dict[str, PlatformEntry]) -> None:
                 raise SpecError(f"rows.{platform}: {name!r} is not in this study; {nearest(name, axes['config'])}")
             if names.count(name) > 1:
                 raise SpecError(f"rows.{platform}: {name!r} is listed {names.count(name)} times; a row occurs once")
+    _check_pairs(study.pairs, axes["config"])
     if study.reference not in CONFIGS:
         raise SpecError(f"reference: unknown config {study.reference!r}; {nearest(study.reference, tuple(CONFIGS))}")
     _check_tuned(study)
+
+
+def _check_pairs(pairs: tuple[tuple[str, ...], ...], allowed: tuple[str, ...]) -> None:
+    named = [name for pair in pairs for name in pair]
+    for index, pair in enumerate(pairs):
+        for name in pair:
+            if name not in allowed:
+                raise SpecError(f"pairs[{index}]: {name!r} is not in this study; {nearest(name, allowed)}")
+            if named.count(name) > 1:
+                raise SpecError(
+                    f"pairs: {name!r} is listed {named.count(name)} times; put what it is held against into one"
+                )
 
 
 def _check_pattern(pattern: Cells, key: str, axes: dict[str, tuple[str, ...]]) -> None:
