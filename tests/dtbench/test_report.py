@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from dtbench.report.document import build, write_report
 from dtbench.results.runs import load_runs
+from dtbench.study.cell import at
 from dtbench.study.matrix import Matrix
-from dtbench.study.order import at
 from msgspec import structs
 
 from harness.contract.errors import SpecError

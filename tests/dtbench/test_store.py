@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from dtbench.results.store import INDEX, is_current, scan, sources, write_plan
+from dtbench.study.cell import at
 from dtbench.study.matrix import Matrix
-from dtbench.study.order import at
 from dtbench.workflow import Plan, parse_rerun
 from msgspec import structs
 

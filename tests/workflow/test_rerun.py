@@ -4,7 +4,7 @@ import os
 import shutil
 
 import pytest
-from dtbench.study.order import at
+from dtbench.study.cell import at
 
 from tests.workflow.conftest import STUDY, Checkout
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from dtbench.results.store import is_current, missing, scan, sources, wanted
+from dtbench.study.cell import at
 from dtbench.study.matrix import Matrix
-from dtbench.study.order import at
 from harness.contract.errors import SpecError, clip_path, nearest
 from harness.contract.outcome import OUTCOMES
 from harness.contract.spec import RunSpec

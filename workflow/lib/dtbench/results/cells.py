@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from dtbench.results.machines import Sample
-from dtbench.study.matrix import Cell
+from dtbench.study.cell import Cell
 from dtbench.study.platforms import Price
 from dtbench.results.runs import MISSING, Run
 from dtbench.results.stats import Summary, summarize

@@ -10,8 +10,9 @@ from typing import Any
 from dtbench.results.machines import machines
 from dtbench.results.parity import Parity, judge, references
 from dtbench.results.store import scan
-from dtbench.study.matrix import Cell, Matrix
-from dtbench.study.order import at
+from dtbench.study.cell import Cell
+from dtbench.study.matrix import Matrix
+from dtbench.study.cell import at
 from harness.contract.codec import read_json
 from harness.contract.diagnosis import Diagnosis
 from harness.contract.errors import SpecError

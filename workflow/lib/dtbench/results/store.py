@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from dtbench.study.matrix import Matrix
-from dtbench.study.order import Group, at
+from dtbench.study.cell import Group, at
 from harness.contract.codec import digest
 from harness.contract.files import write_atomically
 from harness.contract.spec import RunSpec

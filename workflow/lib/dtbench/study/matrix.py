@@ -1,18 +1,19 @@
 """From a study to its cells and fully resolved runs; whatever cannot be run is refused here, before anything starts."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
 from msgspec import Struct, structs
 
-from dtbench.study.definition import SECTIONS, ConfigChoice, Exclusion, Override, Study, parse_study
+from dtbench.study.cell import Cell, Group
+from dtbench.study.definition import SECTIONS, ConfigChoice, Override, Study, parse_study
 from dtbench.study.files import find_named, is_file, is_folder, read_mapping
 from dtbench.study.models import check_models, load_model
 from dtbench.study.names import check_names, trials_of
-from dtbench.study.order import Group, ordered
+from dtbench.study.order import ordered
 from dtbench.study.platforms import PRICES, PlatformEntry, load_platforms, own_platforms
 from harness.contract.codec import digest, encode
 from harness.contract.engines import CONFIGS, ENGINES, parse_settings, resolve_settings
@@ -36,43 +37,6 @@ PLATFORMS = "platforms"
 """The one file of `config/` that is no study."""
 NOT_STUDIES = (PLATFORMS, "prices")
 """Files of config/ that are no studies."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Cell:
-    """One square of the result table: platform x config x arm."""
-
-    platform: str
-    config: str
-    arm: str
-    spec: RunSpec | None
-    """The spec of repeat 1, attempt 1; None for a cell that is not run."""
-    exclusion: Exclusion | None = None
-    base: str = ""
-    """The known config that it is or derives from."""
-    departs: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Section of the spec -> what overrides change in it, in words."""
-
-    @property
-    def terms(self) -> tuple[str, ...]:
-        """What a step trains on, and in an arm of equal numerics how: only cells of the same terms are compared."""
-        if self.spec is None:
-            return ()
-        data = self.spec.data
-        numerics = () if self.arm == "defaults" else self.departs["numerics"] + self.departs["optimizer"]
-        model = [word for word in self.departs["model"] if not word.startswith("model ")]
-        return (
-            ", ".join([self.spec.model.name, *model]),
-            f"sequence {data.sequence_length}",
-            f"micro-batch {data.micro_batch}",
-            f"gradient accumulation {data.gradient_accumulation}",
-            ", ".join(numerics) or "the arm's numerics",
-        )
-
-    @property
-    def peculiar(self) -> str:
-        """All of `departs` in one line: the config's name need not say it."""
-        return ", ".join(word for words in self.departs.values() for word in words)
 
 
 @dataclass(frozen=True, kw_only=True)

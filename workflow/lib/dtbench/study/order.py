@@ -6,30 +6,14 @@ order alternates from repeat to repeat (ABBA): a drift that helps the second run
 
 import random
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
-from msgspec import structs
-
+from dtbench.study.cell import Cell, Group, at
 from dtbench.study.definition import HEADLINE_REPEATS, Study
 from harness.contract.engines import pairs_apart_by
 from harness.contract.errors import SpecError
-from harness.contract.spec import RunSpec
-
-if TYPE_CHECKING:
-    from dtbench.study.matrix import Cell
-
-Group = tuple[RunSpec, ...]
-"""Runs of one repeat that start one after the other on one machine; most cells are alone in theirs."""
 
 
-def at(spec: RunSpec, *, repeat: int | None = None, attempt: int | None = None) -> RunSpec:
-    """The same spec at another repeat or attempt."""
-    i = spec.identity
-    identity = structs.replace(i, repeat=repeat or i.repeat, attempt=attempt or i.attempt)
-    return structs.replace(spec, identity=identity)
-
-
-def ordered(study: Study, cells: Sequence["Cell"]) -> tuple[Group, ...]:
+def ordered(study: Study, cells: Sequence[Cell]) -> tuple[Group, ...]:
     """References, then the most wanted; then block by block (a repeat on a platform), in random order in each.
 
     Raises SpecError for `pairs` whose cells do not train the same.
@@ -51,13 +35,13 @@ def ordered(study: Study, cells: Sequence["Cell"]) -> tuple[Group, ...]:
     return tuple(group for _, group in ranked)
 
 
-def _repeats(study: Study, unit: Sequence["Cell"]) -> int:
+def _repeats(study: Study, unit: Sequence[Cell]) -> int:
     """Runs of each cell of a unit: a ratio that the study names rests on three pairs at least."""
     named = any(cell.config in pair for cell in unit for pair in study.pairs)
     return max(study.repeats, HEADLINE_REPEATS) if named else study.repeats
 
 
-def _together(study: Study, cells: Sequence["Cell"]) -> list[list["Cell"]]:
+def _together(study: Study, cells: Sequence[Cell]) -> list[list[Cell]]:
     """The cells of one platform in units: those of a ratio in one, with a reference ahead; the rest each by itself."""
     units: list[list[Cell]] = []
     for arm in study.arms:
@@ -72,7 +56,7 @@ def _together(study: Study, cells: Sequence["Cell"]) -> list[list["Cell"]]:
     return [sorted(unit, key=lambda cell: not _is_reference(cell)) for unit in units if unit]
 
 
-def _by_engine(cells: list["Cell"]) -> Iterator[list["Cell"]]:
+def _by_engine(cells: list[Cell]) -> Iterator[list[Cell]]:
     """The same sharding by two engines in one unit, as the report compares it; what has no such partner alone."""
     rest = list(cells)
     while rest:
@@ -82,7 +66,7 @@ def _by_engine(cells: list["Cell"]) -> Iterator[list["Cell"]]:
         yield unit
 
 
-def _same_sharding(one: "Cell", other: "Cell") -> bool:
+def _same_sharding(one: Cell, other: Cell) -> bool:
     """Whether two cells are the same sharding by two engines, as given or as variants of the same suffix."""
     bases = {(a.name, b.name) for a, b in pairs_apart_by("engine") if a.shards != "nothing"}
     known = (one.base, other.base) in bases or (other.base, one.base) in bases
@@ -90,10 +74,10 @@ def _same_sharding(one: "Cell", other: "Cell") -> bool:
     return known and same and one.terms == other.terms
 
 
-def _is_reference(cell: "Cell") -> bool:
+def _is_reference(cell: Cell) -> bool:
     return cell.spec is not None and cell.spec.identity.reference
 
 
-def _rank(study: Study, cell: "Cell") -> int:
+def _rank(study: Study, cell: Cell) -> int:
     wanted = (i for i, p in enumerate(study.order) if p.match(cell.platform, cell.config, cell.arm))
     return next(wanted, len(study.order))
