@@ -190,6 +190,21 @@ def test_edited_platforms_rewrite_the_report_and_launch_nothing(checkout: Checko
     assert (checkout.results / "diagnoses.json").read_text() != before
 
 
+def test_snakemake_alone_prints_the_bill_once(checkout: Checkout) -> None:
+    checkout.finish(checkout.matrix.runs[0])
+    assert checkout.run("plan").count("Bill: 4 runs, 1 cached, 3 to run") == 1
+    checkout.environment["DTBENCH_BILL_PRINTED"] = "1"
+    assert "Bill:" not in checkout.run("plan")
+    assert "Bill:" not in checkout.run("report")
+
+
+def test_the_bill_comes_before_the_first_run(checkout: Checkout) -> None:
+    checkout.finish_all()
+    (checkout.results / checkout.matrix.runs[0].path() / "record.json").unlink()
+    said = checkout.run("--until", "run")
+    assert said.index("Bill: 4 runs, 3 cached, 1 to run") < said.index("ok")
+
+
 def test_manifests_are_written_without_a_cluster(checkout: Checkout) -> None:
     (checkout.folder / "gke").symlink_to("profiles/gke")
     assert "expected snakemake --profile gke manifests" in checkout.run("manifests", ok=False)

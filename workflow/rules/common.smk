@@ -17,6 +17,7 @@ if not (getattr(sys.modules.get("harness"), "__file__", None) or "").startswith(
     ]:
         del sys.modules[name]
 
+from dtbench.bill import bill_is_due, print_bill
 from dtbench.report.frontier_rows import frontier_specs
 from dtbench.study.matrix import load_matrix
 from dtbench.workflow import (

@@ -18,6 +18,10 @@ rule report:
 onstart:
     # Snakemake would end in a traceback; a preview, which writes nothing, does not come here.
     refuse_unwritable()
+    if bill_is_due() and any(
+        job.rule.name == "run" for job in workflow.dag.needrun_jobs()
+    ):
+        print_bill(MATRIX, Path(RESULTS), OPTIONS.rerun)
 
 
 onsuccess:

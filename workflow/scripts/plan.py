@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from dtbench.bill import bill_is_due, print_bill
 from dtbench.report.frontier_rows import write_frontier_plan
 from dtbench.results.store import write_plan
 from dtbench.script import run
@@ -12,7 +13,10 @@ snakemake = globals()["snakemake"]
 
 
 def write_plans(matrix: Matrix, results: Path) -> None:
-    write_plan(results, Plan.of(matrix, results, frozenset(snakemake.params.rerun)).missing, matrix.groups)
+    rerun = frozenset(snakemake.params.rerun)
+    if bill_is_due():
+        print_bill(matrix, results, rerun)
+    write_plan(results, Plan.of(matrix, results, rerun).missing, matrix.groups)
     if matrix.study.frontier:
         write_frontier_plan(matrix, results)
 

@@ -1,6 +1,7 @@
 """What a study will cost, before it starts: its missing runs, minutes by records of like runs, dollars by offer."""
 
 import datetime
+import os
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable
@@ -19,6 +20,8 @@ OLD_DAYS = 30
 """A price read longer ago than this is called old."""
 NEWEST = 20
 """Records of a cell that are read at most, so that a bill takes no longer than a look at it."""
+PRINTED = "DTBENCH_BILL_PRINTED"
+"""Variable that `dtbench` sets for the Snakemake that it becomes: the bill is on the screen already."""
 SECONDS_PER_MINUTE, SECONDS_PER_HOUR = 60, 3600
 
 
@@ -102,6 +105,18 @@ def bill_of(matrix: Matrix, results: Path, rerun: frozenset[str] = frozenset()) 
             PlatformBill(platform=name, runs=len(specs), seconds=seconds, unknown=unknown, offers=offers)
         )  # fmt: skip
     return Bill(cached=len(matrix.runs) - len(lacking), platforms=tuple(bills))
+
+
+def print_bill(matrix: Matrix, results: Path, rerun: frozenset[str] = frozenset()) -> Bill:
+    """Print the bill of a study and return it."""
+    bill = bill_of(matrix, results, rerun)
+    print("\n".join(bill.lines(datetime.datetime.now(datetime.UTC).date())), flush=True)
+    return bill
+
+
+def bill_is_due() -> bool:
+    """Whether nobody has printed the bill in this call: `dtbench` does before it becomes Snakemake."""
+    return PRINTED not in os.environ
 
 
 def _predicted(specs: Iterable[RunSpec], stored: Path) -> tuple[float, tuple[str, ...]]:

@@ -198,16 +198,13 @@ def _check(study: str) -> int:
 
 def _bill(study: str, root: Path, results: Path, options: argparse.Namespace) -> None:
     """Print what the study will cost. Raises SpecError when `--max-usd` is given and the cost is higher or unknown."""
-    import datetime
-
-    from dtbench.bill import bill_of
+    from dtbench.bill import print_bill
     from dtbench.study.matrix import load_matrix
     from dtbench.workflow import parse_rerun
     from harness.contract.errors import SpecError
 
     matrix = load_matrix(study, root)
-    bill = bill_of(matrix, results / matrix.study.name, parse_rerun(options.rerun))
-    print("\n".join(bill.lines(datetime.datetime.now(datetime.UTC).date())), flush=True)
+    bill = print_bill(matrix, results / matrix.study.name, parse_rerun(options.rerun))
     if options.max_usd is None:
         return
     if bill.gaps:
@@ -227,6 +224,7 @@ def _snakemake(options: argparse.Namespace, extra: list[str]) -> int:
     words = [*TARGETS[options.command], *extra, *(["-n"] if options.dry_run else [])]
     if options.command != "report" and not [word for word in extra[:1] if not word.startswith("-")]:
         _bill(name, root, Path(config.get("results") or root / "results"), options)
+        os.environ["DTBENCH_BILL_PRINTED"] = "1"
     pairs = [f"{key}={value}" for key, value in config.items() if value is not None]
     command = ["snakemake", "--profile", options.profile, *words, "--config", *pairs]
     print(shlex.join(command), flush=True)
