@@ -158,6 +158,15 @@ def _share(folder: Path) -> int:
     return 0
 
 
+def check(folder: Path) -> int:
+    """Check shared records; returns 0 when all holds, 1 when something does not, 2 when there is nothing to check."""
+    from harness.delivery.check import check, text
+
+    checked = check(folder)
+    print(text(checked, folder))
+    return checked.exit_status
+
+
 def main(arguments: Sequence[str] | None = None, prog: str = "python -m harness") -> int:
     """Parse and dispatch; returns the exit status."""
     given = list(sys.argv[1:] if arguments is None else arguments)

@@ -31,7 +31,7 @@ MAY_IMPORT = {
         "harness.measure.flops",
         "harness.measure.nvml",
     },
-    "harness.delivery": {"harness.supervisor", "harness.diagnosis", "harness.contract"},
+    "harness.delivery": {"harness.supervisor", "harness.diagnosis", "harness.contract", "harness.measure.flops"},
     "harness.run": {"harness.delivery", "harness.supervisor", "harness.contract", "harness.process"},
     "harness.plans": {"harness.run", "harness.delivery", "harness.supervisor", "harness.search", "harness.contract"},
     "harness.measure": {"harness.contract"},

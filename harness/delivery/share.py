@@ -50,8 +50,9 @@ DERIVED = {
 FOLDER_NAMES = ("identity.study", "identity.config", "platform.name")
 """Texts of a spec that were chosen as names of folders; `gke-l4-x4` is no host there."""
 HASH_KEY = re.compile(r"hash|commit|revision|sha", re.I)
-HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+HASH = re.compile(r"(?:[0-9a-f]{40}|[0-9a-f]{64})(?:-dirty)?")
 STAND_IN = re.compile(r"<([a-z]+)\d*>|/(home|path)\d+/")
+NUMBERED = re.compile(r"(?<=<)(?:[a-z]+)\d+(?=>)|(?<=/)(?:home|path)\d+(?=/|$)")
 KINDS = {"home": "a path", "path": "a path", "url": "a host", "address": "an address", "mail": "a mail address"}
 """How an error calls what a Redactor found, where its own word is not the one."""
 EXPECTED = "expected one study's results, for example results/NAME, or one attempt's folder"
@@ -120,7 +121,8 @@ def _remove_derived(root: Path, study: str) -> None:
 
 
 def _refuse_private(folder: Path, record: Record) -> None:
-    private = [f"{key}: holds {kind}" for key, text in _texts(record.spec.to_json(), "spec") if (kind := _kind(text))]
+    texts = texts_of(record.spec.to_json(), "spec")
+    private = [f"{key}: holds {kind}" for key, text in texts if (kind := private_kind(text))]
     if private:
         raise HarnessError(
             f"{folder / RECORD}: {'; '.join(private)}; a spec cannot be redacted, since its hash names the run: "
@@ -128,12 +130,12 @@ def _refuse_private(folder: Path, record: Record) -> None:
         )
 
 
-def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
-    """Dotted key and text of all that may be private in a spec."""
+def texts_of(value: Any, key: str) -> Iterator[tuple[str, str]]:
+    """Dotted key and text of all that may be private in a spec, or in another part of a record."""
     if isinstance(value, dict | list):
         pairs = value.items() if isinstance(value, dict) else ((str(index), one) for index, one in enumerate(value))
         for name, inner in pairs:
-            yield from _texts(inner, f"{key}.{name}")
+            yield from texts_of(inner, f"{key}.{name}")
     elif isinstance(value, str) and key.removeprefix("spec.") not in FOLDER_NAMES:
         name = key.rpartition(".")[2]
         if HASH.fullmatch(value) and HASH_KEY.search(name):
@@ -142,12 +144,14 @@ def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
         yield key, f"{name}={value}" if key.startswith("spec.environment.") else value
 
 
-def _kind(text: str) -> str | None:
-    """What a text holds that is not fit to be published; None: nothing."""
-    redacted = _each_text(text, Redactor().line)
-    if redacted == text:
+def private_kind(text: str) -> str | None:
+    """What a text holds that is not fit to be published; None: nothing. A redacted text holds nothing."""
+    redacted = each_text(text, Redactor().line)
+    # A text that was redacted before has stand-ins, which get other numbers here.
+    if redacted == text or NUMBERED.sub("", redacted) == NUMBERED.sub("", text):
         return None
-    match = STAND_IN.search(redacted)
+    known = {match[0] for match in STAND_IN.finditer(text)}
+    match = next((m for m in STAND_IN.finditer(redacted) if m[0] not in known), STAND_IN.search(redacted))
     kind = (match[1] or match[2]) if match else "private text"
     return KINDS.get(kind, f"a {kind}")
 
@@ -204,7 +208,7 @@ def _shared(folder: Path, record: Record) -> Record:
         elif not path.name.endswith(VERBATIM):
             path.unlink()
     if (folder / CLUSTER).is_file():
-        facts = _each_text(read_json(folder / CLUSTER), redactor.line)
+        facts = each_text(read_json(folder / CLUSTER), redactor.line)
         write_atomically(folder / CLUSTER, json.dumps(facts, indent=1) + "\n")
     notes = tuple(redactor.line(note) for note in record.notes)
     return structs.replace(
@@ -217,11 +221,11 @@ def _shared(folder: Path, record: Record) -> Record:
     )
 
 
-def _each_text(value: Any, line: Callable[[str], str]) -> Any:
+def each_text(value: Any, line: Callable[[str], str]) -> Any:
     if isinstance(value, dict):
-        return {key: _each_text(inner, line) for key, inner in value.items()}
+        return {key: each_text(inner, line) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_each_text(inner, line) for inner in value]
+        return [each_text(inner, line) for inner in value]
     return "".join(map(line, value.splitlines(keepends=True))) if isinstance(value, str) else value
 
 
@@ -233,7 +237,7 @@ def _redacted(diagnosis: Diagnosis, redactor: Redactor) -> Diagnosis:
 def _described(environment: Environment | None, redactor: Redactor) -> Environment | None:
     if environment is None:
         return None
-    return structs.replace(environment, variables=_each_text(environment.variables, redactor.line))
+    return structs.replace(environment, variables=each_text(environment.variables, redactor.line))
 
 
 def _read(path: Path) -> bytes:

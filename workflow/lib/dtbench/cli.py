@@ -12,7 +12,7 @@ from typing import Any
 from harness import cli as harness
 
 STUDIES = {
-    "check": "resolve a study and list its cells and runs; start nothing",
+    "check": "list a study's cells and runs, starting nothing; or check the records of a folder",
     "start": "run what a study still lacks, then write its report",
     "report": "rebuild a study's report from its stored records",
     "plan": "write a study's missing runs for `dtbench batch`, for a machine without Snakemake",
@@ -39,6 +39,13 @@ HELP = "\n".join(
     )
 )
 _STUDY_HELP = "a study in config/ by name, or a path to one (default: quick)"
+
+
+_CHECK = (
+    "List the cells and runs of a study and start nothing. With a FOLDER of records, for example one that somebody "
+    "published with `dtbench share`: check every schema and hash, the promises of the arms, the numbers against the "
+    "ranks' results and against the limits that the same run measured, and that no text is private."
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -80,6 +87,11 @@ def _parser(command_given: str) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         command.add_argument("study", nargs="?", default="quick", metavar="STUDY", help=_STUDY_HELP)
         if name == "check":
+            command.usage = "dtbench check [STUDY | FOLDER]"
+            command.description = _CHECK
+            command.epilog = (
+                "exit status for a folder: 0 all of it holds; 1 something does not; 2 found nothing to check"
+            )
             continue
         command.usage = f"dtbench {name} [OPTIONS] [STUDY] [-- SNAKEMAKE ARGUMENTS]"
         command.add_argument("--profile", default="local", help="where runs start: local (default), slurm or gke")
@@ -185,7 +197,10 @@ def _root() -> Path:
 def _check(study: str) -> int:
     from dtbench.study.matrix import load_matrix
 
-    matrix = load_matrix(study, _root())
+    root, folder = _root(), Path(study)
+    if folder.is_dir() and not (root / "config" / f"{study}.yaml").is_file():
+        return harness.check(folder)
+    matrix = load_matrix(study, root)
     runs = Counter((str(s.platform.name), str(s.identity.config), str(s.identity.arm)) for s in matrix.runs)
     print(f"{matrix.path}: study {matrix.study.name}, {len(matrix.cells)} cells, {len(matrix.runs)} runs")
     for cell in matrix.cells:
