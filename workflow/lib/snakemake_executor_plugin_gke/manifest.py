@@ -104,14 +104,14 @@ def check_platform(spec: RunSpec) -> None:
         )
     if (held := _host_gpus(spec)) and platform.ranks_per_node > held:
         raise SpecError(
-            f"platform {platform.name}: {platform.ranks_per_node} ranks a node, but one {platform.machine_type} has "
+            f"platform {platform.name}: {platform.ranks_per_node} ranks a node, but one {spec.offer.machine_type} has "
             f"{held} GPUs: give it more nodes"
         )
 
 
 def _host_gpus(spec: RunSpec) -> int | None:
     """GPUs of one machine, where its type's name says so (a3-highgpu-8g); None for the others."""
-    match = re.search(r"-(\d+)g$", spec.platform.machine_type or "")
+    match = re.search(r"-(\d+)g$", spec.offer.machine_type or "")
     return int(match[1]) if match else None
 
 
