@@ -13,7 +13,7 @@ from torch import nn
 
 from harness.contract.errors import SpecError
 from harness.engines.imports import import_causal_lm
-from harness.engines.model import count_parameters, decoder_blocks
+from harness.engines.model import count_parameters, decoder_blocks, supported_attention
 
 
 def count(config: dict[str, Any]) -> dict[str, Any]:
@@ -33,6 +33,7 @@ def count(config: dict[str, Any]) -> dict[str, Any]:
         "layers": len(blocks),
         "block_parameters": sum(map(count_parameters, blocks)) // len(blocks),
         "embedding_parameters": model.get_input_embeddings().weight.numel(),  # type: ignore[operator]
+        "attention": supported_attention(model_class),
         "config": settings.to_dict(),
     }
 

@@ -30,6 +30,11 @@ def build_meta_model(context: Context) -> nn.Module:
     config = config_class(**_settings(model_spec))
     for key in silenced_dropout(context.spec):
         setattr(config, key, 0.0)
+    if model_spec.attention not in (allowed := supported_attention(model_class)):
+        raise SpecError(
+            f"model.attention: found {model_spec.attention!r}, model_type {model_spec.config['model_type']!r} has "
+            f"{' and '.join(allowed)}"
+        )
     config._attn_implementation = model_spec.attention
     config.use_cache = False
     config.dtype = dtype(context.spec.numerics.parameter)
@@ -44,6 +49,12 @@ def build_meta_model(context: Context) -> nn.Module:
         enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
         enable({"use_reentrant": False})
     return model
+
+
+def supported_attention(model_class: Any) -> list[str]:
+    """Attention implementations that the family has, by its class attributes."""
+    flags = {"sdpa": "_supports_sdpa", "flash_attention_2": "_supports_flash_attn"}
+    return ["eager", *(name for name, flag in flags.items() if getattr(model_class, flag, False))]
 
 
 def silenced_dropout(spec: RunSpec) -> dict[str, float]:

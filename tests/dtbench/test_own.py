@@ -102,7 +102,7 @@ BAD: dict[str, tuple[str, Any, str]] = {
         r"model\.name: two configs are called 'c'",
     ),
     "no SDPA": (
-        "model: {config: c.json}",
+        "model: {config: c.json, attention: sdpa}",
         LLAMA | {"model_type": "gemma2"},
         r"model\.attention: found 'sdpa', which transformers does not have for model_type 'gemma2'; give .*eager",
     ),
@@ -157,3 +157,14 @@ def test_a_bad_platform_in_a_study_is_refused(
     with pytest.raises(SpecError) as refused:
         study(yaml.safe_dump({"platforms": platforms, "configs": ["ddp"]}))
     assert re.search(message, str(refused.value)), str(refused.value)
+
+
+def test_attention_is_chosen_by_family(study: Callable[[str], Matrix], tmp_path: Path) -> None:
+    write(tmp_path / "c.json", LLAMA | {"model_type": "gemma2"})
+    text = """
+platforms: [cpu-x2]
+configs: [ddp, {name: own, base: ddp, override: {model: {config: c.json}}}]
+model: {name: tiny}
+"""
+    found = {run.identity.config: run.model.attention for run in study(text).runs}
+    assert found == {"ddp": "sdpa", "own": "eager"}

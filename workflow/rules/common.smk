@@ -19,6 +19,7 @@ if not (getattr(sys.modules.get("harness"), "__file__", None) or "").startswith(
 
 from dtbench.bill import bill_is_due, print_bill
 from dtbench.report.frontier_rows import frontier_specs
+from dtbench.study.families import check_families
 from dtbench.study.matrix import load_matrix
 from dtbench.workflow import (
     gpus_of as gpus_of_spec,
@@ -40,6 +41,13 @@ except SpecError as error:
 
 RESULTS = f"{OPTIONS.results}/{MATRIX.study.name}"
 PLAN = Plan.of(MATRIX, Path(RESULTS), OPTIONS.rerun)
+try:
+    # A job that another Snakemake started reads all this again: the family has been checked then.
+    check_families(
+        spec.model for spec in PLAN.missing.values() if "--mode" not in sys.argv
+    )
+except SpecError as error:
+    raise WorkflowError(str(error)) from None
 # A finished run is no job: the hash of its spec is in its path, so nothing about it can change, and a thousand jobs that
 # do nothing would take Snakemake a second of every call.
 MISSING = [f"{RESULTS}/{path}/record.json" for path in PLAN.missing]

@@ -195,12 +195,14 @@ def _root() -> Path:
 
 
 def _check(study: str) -> int:
+    from dtbench.study.families import check_families
     from dtbench.study.matrix import load_matrix
 
     root, folder = _root(), Path(study)
     if folder.is_dir() and not (root / "config" / f"{study}.yaml").is_file():
         return harness.check(folder)
     matrix = load_matrix(study, root)
+    check_families(run.model for run in matrix.runs)
     runs = Counter((str(s.platform.name), str(s.identity.config), str(s.identity.arm)) for s in matrix.runs)
     print(f"{matrix.path}: study {matrix.study.name}, {len(matrix.cells)} cells, {len(matrix.runs)} runs")
     for cell in matrix.cells:

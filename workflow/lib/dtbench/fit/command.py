@@ -8,7 +8,7 @@ from typing import Any
 from dtbench.fit.answer import BAND, Answer, Question, answer
 from dtbench.fit.models import find_config, sizes
 from dtbench.fit.speed import Speed, read_records, speed
-from dtbench.study.models import NO_SDPA
+from dtbench.study.families import NO_SDPA
 from harness.contract.engines import CONFIGS
 from harness.contract.errors import SpecError, nearest
 from harness.contract.frontier import CARDS, OUTSIDE_GIB, usable_bytes

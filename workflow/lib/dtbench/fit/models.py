@@ -2,13 +2,12 @@
 
 import json
 import re
-import subprocess
-import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
 
+from dtbench.study.families import build_on_meta
 from dtbench.study.files import is_file, is_folder
 from dtbench.study.models import load_model
 from harness.contract.codec import LONGEST_NAME
@@ -17,7 +16,6 @@ from harness.measure.shapes import Shape, shape_of
 
 HUB = "https://huggingface.co"
 HUB_TIMEOUT_S = 5.0
-COUNT_TIMEOUT_S = 60.0
 
 
 def find_config(model: str, root: Path) -> dict[str, Any]:
@@ -59,26 +57,7 @@ def sizes(config: dict[str, Any]) -> tuple[Shape, str]:
             f"MODEL: the config of model_type {config['model_type']!r} lacks or garbles {error}; "
             "give the complete config.json of the model"
         ) from None
-    return (found, "formula") if found else (_counted(config), "meta device")
-
-
-def _counted(config: dict[str, Any]) -> Shape:
-    kind = config["model_type"]
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "harness.engines.count"],
-            input=json.dumps(config),
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=COUNT_TIMEOUT_S,
-        )
-    except subprocess.TimeoutExpired:
-        raise SpecError(f"MODEL: counting {kind!r} on the meta device took over {COUNT_TIMEOUT_S:.0f} s") from None
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise SpecError(f"MODEL: the parameters of model_type {kind!r} cannot be counted: {last}")
-    return _generic(json.loads(done.stdout.strip().splitlines()[-1]))
+    return (found, "formula") if found else (_generic(build_on_meta(config, "MODEL")), "meta device")
 
 
 def _generic(counted: dict[str, Any]) -> Shape:

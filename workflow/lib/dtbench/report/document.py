@@ -20,6 +20,7 @@ from dtbench.results.comparison import Results
 from dtbench.results.deaths import Death, find_deaths, memory_needs, survival_lines
 from dtbench.results.runs import MISSING, Loaded, all_attempts, all_runs, load_runs
 from dtbench.results.store import INDEX, scan, sources
+from dtbench.study.families import counted_shape
 from dtbench.study.matrix import Matrix
 from harness.contract.codec import encode
 from harness.contract.files import write_atomically
@@ -120,7 +121,21 @@ def _facts(matrix: Matrix) -> str:
         shape += f", {s.data.gradient_accumulation} micro-steps"
     steps = f"{s.protocol.warmup_steps} warm-up and {s.protocol.timed_steps} timed steps"
     checkpoints = ", activation checkpointing" if s.model.activation_checkpointing else ""
-    return f"{shape}{checkpoints}; {steps}; {s.repeats} run{'s' if s.repeats > 1 else ''} a cell."
+    return f"{shape}{checkpoints}{_peculiar(matrix)}; {steps}; {s.repeats} run{'s' if s.repeats > 1 else ''} a cell."
+
+
+def _peculiar(matrix: Matrix) -> str:
+    """What a reader would not expect of the study's own model: attention that is not SDPA, parameters that rest."""
+    model = next((cell.spec.model for cell in matrix.cells if cell.spec), None)
+    if model is None:
+        return ""
+    attention = "" if model.attention == "sdpa" else f", attention {model.attention}"
+    shape = counted_shape(model.config)
+    if shape is None or not shape.experts:
+        return attention
+    return (
+        f"{attention}, {shape.parameters / 1e9:.2f}B parameters, of which {shape.active_parameters / 1e9:.2f}B active"
+    )
 
 
 class Counts(NamedTuple):

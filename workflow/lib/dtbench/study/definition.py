@@ -18,6 +18,8 @@ class ModelChoice(NamedModel, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     name: str | None = None  # type: ignore[assignment]
     """`config/models/<name>.json`; null: `qwen2.5-3b`. With `config`: name in tables; null: the folder's or file's."""
+    attention: Literal["auto", "sdpa", "eager", "flash_attention_2"] = "auto"  # type: ignore[assignment]
+    """Attention implementation, the same for every engine; `auto`: sdpa, or eager for a family without SDPA."""
     config: str | None = None
     """A Hugging Face config.json or its folder, relative to the study, then to the working directory."""
 

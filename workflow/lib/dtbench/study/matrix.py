@@ -10,8 +10,9 @@ from msgspec import Struct, structs
 
 from dtbench.study.cell import Cell, Group
 from dtbench.study.definition import SECTIONS, ConfigChoice, Override, Study, parse_study
+from dtbench.study.families import check_models, choose_attention
 from dtbench.study.files import find_named, is_file, is_folder, read_mapping
-from dtbench.study.models import check_models, load_model
+from dtbench.study.models import load_model
 from dtbench.study.names import check_names, trials_of
 from dtbench.study.order import ordered
 from dtbench.study.platforms import PRICES, PlatformEntry, load_platforms, own_platforms
@@ -119,6 +120,7 @@ def _cells(study: Study, platforms: dict[str, PlatformEntry], root: Path, folder
                 for number, override in enumerate(study.overrides):
                     if override.match(platform, choice.name, arm):
                         found = _override(found, override.set, f"overrides[{number}].set", root, folder)
+                usual, found = (one | {"model": choose_attention(one["model"])} for one in (usual, found))
                 departs = _departures(usual, found)
                 if arm != "defaults" and study.gradients == "float32" and not departs["numerics"]:
                     found, word = _float32_gradients(found)

@@ -1,26 +1,15 @@
 """The model of a study: by its name in `config/models/`, or a Hugging Face config of the user's own from anywhere."""
 
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from dtbench.study.files import find_named, is_file, is_folder
 from harness.contract.codec import LONGEST_NAME, read_json
 from harness.contract.errors import SpecError, clip_path
-from harness.contract.spec import Model
 
 DEFAULT = "qwen2.5-3b"
 OWN = "for a model of your own give its Hugging Face config: `model: {config: path/to/config.json}`"
-NO_SDPA = {
-    "big_bird", "bigbird_pegasus", "bloom", "cpmant", "deepseek_v4", "falcon_mamba", "flint", "gemma2", "git",
-    "got_ocr2", "gpt_neo", "gpt_neox_japanese", "gpt_oss", "granite_swa", "granitemoe_swa", "hy_v4",
-    "inkling2_loop_text", "inkling2_text", "mamba", "mamba2", "megatron-bert", "mimo_v2_flash", "mpt", "mvp",
-    "openai-gpt", "prophetnet", "reformer", "rembert", "roformer", "rwkv", "trocr", "vaultgemma", "xglm", "xlm",
-    "xlnet", "xlstm",
-}  # fmt: skip
-"""Model types whose causal LM says `_supports_sdpa = False` in transformers 5.24.0; tests/engines/test_imports.py reads
-them again. Tried at toy size: gemma2, bloom, gpt_oss, mamba2 fail when built with `sdpa` and step with `eager`."""
 
 
 def load_model(name: str | None, config: str | None, root: Path, folder: Path, key: str) -> dict[str, Any]:
@@ -39,20 +28,6 @@ def load_model(name: str | None, config: str | None, root: Path, folder: Path, k
     except SpecError as error:
         raise SpecError(f"{error}; {OWN}") from None
     return {"name": name or DEFAULT, "config": _read(path, f"{key}.name")}
-
-
-def check_models(models: Iterable[Model]) -> None:
-    """Refuse a model that no engine can run with its attention, and two models of one name. Raises SpecError."""
-    configs: dict[str, dict[str, Any]] = {}
-    for model in models:
-        kind = model.config["model_type"]
-        if model.attention == "sdpa" and kind in NO_SDPA:
-            raise SpecError(
-                f"model.attention: found 'sdpa', which transformers does not have for model_type {kind!r}; "
-                "give `attention: eager`"
-            )
-        if configs.setdefault(model.name, model.config) != model.config:
-            raise SpecError(f"model.name: two configs are called {model.name!r}; give one of them another `name`")
 
 
 def _find(given: str, folder: Path, key: str) -> Path:
