@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 from dtbench.report.document import write_report
-from dtbench.results.cells import collect, tokens_per_s
+from dtbench.results.cells import collect
+from dtbench.results.numbers import tokens_per_s
 from dtbench.results.parity import compare
 from dtbench.results.runs import load_runs
 from dtbench.study.matrix import Matrix

@@ -96,9 +96,16 @@ def test_the_interval_is_that_of_scipys_percentile_bootstrap() -> None:
     draw = random.Random(3)
     for size in (5, 8, 28):
         found = [draw.gauss(50.0, 4.0) for _ in range(size)]
-        told = scipys((found,), np.median, n_resamples=2000, method="percentile", rng=np.random.default_rng(0))
+        told = scipys((sorted(found),), np.median, n_resamples=2000, method="percentile", rng=np.random.default_rng(0))
         interval = told.confidence_interval
         assert bootstrap(found) == pytest.approx((interval.low, interval.high), rel=1e-12)
+
+
+def test_rank_correlation_is_scipys_with_ties_too() -> None:
+    from scipy.stats import spearmanr
+
+    xs, ys = [1.0, 2.0, 2.0, 5.0, 4.0, 9.0], [3.0, 1.0, 1.0, 7.0, 1.0, 8.0]
+    assert rank_correlation(xs, ys) == pytest.approx(float(spearmanr(xs, ys).statistic))
 
 
 def test_pairs_from_few_machines_keep_their_range() -> None:

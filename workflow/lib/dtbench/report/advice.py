@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from dtbench.report.sentences import FACTOR_FROM, as_lead, code, faster, listed, support
-from dtbench.results.cells import CellResult, cell_cost, tokens_per_s
+from dtbench.results.cells import CellResult, cell_cost
 from dtbench.results.comparison import Results
+from dtbench.results.numbers import tokens_per_s
 from dtbench.results.runs import MISSING
 from dtbench.results.stats import Ratio
 from dtbench.study.matrix import Matrix

@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 from dtbench.report.advice import Choice
 from dtbench.report.sentences import listed
-from dtbench.results.cells import CellResult, cell_cost, joules_per_token, tokens_per_s
+from dtbench.results.cells import CellResult, cell_cost
 from dtbench.results.comparison import Results
+from dtbench.results.numbers import joules_per_token, tokens_per_s
 from dtbench.results.runs import MISSING
 from dtbench.results.stats import Ratio
 from dtbench.study.matrix import Matrix

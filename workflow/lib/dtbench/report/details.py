@@ -5,9 +5,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from dtbench.results import cells as c
-from dtbench.results.cells import CellResult, number
+from dtbench.results import numbers as c
+from dtbench.results.cells import CellResult
 from dtbench.results.comparison import Results
+from dtbench.results.numbers import number
 from dtbench.results.runs import Attempt
 from dtbench.results.stats import summarize
 from harness.contract.measured import Trial, settings_text

@@ -90,8 +90,9 @@ def write_report(matrix: Matrix, results_folder: Path) -> Path:
 
     A record that changes meanwhile makes this report stale, since what it was made from is noted before it is read.
     """
-    made_from = sources(matrix, scan(results_folder, matrix.runs), results_folder)
-    loaded = load_runs(matrix, results_folder)
+    found = scan(results_folder, matrix.runs)
+    made_from = sources(matrix, found, results_folder)
+    loaded = load_runs(matrix, results_folder, found)
     for problem in (run.problem for run in all_runs(loaded) if run.problem):
         print(problem)
     say_unusable_frontiers(matrix, results_folder)

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable
 
 from dtbench.report.memory_findings import does_not_fit, offload_exchange, precision, survival
 from dtbench.report.sentences import Finding, code, costless, faster, listed, peak_gb, support, tied, times
-from dtbench.results.cells import CellResult, nccl_share
+from dtbench.results.cells import CellResult
 from dtbench.results.comparison import BASELINES, ON_DEVICE, PARAMETERS_TOO, RESHARDING, SAME_SHARDING, Results, speed
 from dtbench.results.deaths import SurvivalLine
+from dtbench.results.numbers import nccl_share
 from dtbench.results.stats import Ratio
 from harness.contract.units import GB
 

@@ -4,9 +4,9 @@ import itertools
 from collections.abc import Iterable
 
 from dtbench.report.sentences import Finding, code, costless, listed, peak_gb, support
-from dtbench.results.cells import step_time_s
 from dtbench.results.comparison import OFFLOADING, ON_DEVICE, Results, comparable
 from dtbench.results.deaths import SurvivalLine
+from dtbench.results.numbers import step_time_s
 from dtbench.results.runs import MISSING, Attempt
 from dtbench.results.stats import Ratio
 from harness.contract.units import GB

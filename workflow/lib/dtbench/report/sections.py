@@ -4,9 +4,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from dtbench.results import cells as c
-from dtbench.results.cells import CellResult, Value, cell_cost, platform_hours
+from dtbench.results import numbers as c
+from dtbench.results.cells import CellResult, cell_cost, platform_hours
 from dtbench.results.comparison import Results
+from dtbench.results.numbers import Value
 from dtbench.results.runs import MISSING
 from dtbench.results.stats import Summary
 from dtbench.study.matrix import Matrix

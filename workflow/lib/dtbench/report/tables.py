@@ -1,13 +1,15 @@
 """Runs and cells as flat tables for whoever wants to look with their own tools: runs.csv and cells.csv."""
 
+import csv
+import io
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from dtbench.results import cells as c
-from dtbench.results.cells import CellResult
-from dtbench.results.frame import frame, to_csv
+from dtbench.results import numbers as c
+from dtbench.results.cells import CellResult, collect
+from dtbench.results.frame import table_rows
 from dtbench.results.runs import Loaded, all_runs, load_runs
 from dtbench.study.matrix import Matrix
 from harness.contract.files import write_atomically
@@ -55,13 +57,19 @@ def cell_row(result: CellResult) -> dict[str, Any]:
 def write_tables(matrix: Matrix, results: Path, loaded: Loaded | None = None) -> list[str]:
     """Write runs.csv and cells.csv from the records that exist; `loaded` spares reading them. Returns the names."""
     loaded = load_runs(matrix, results) if loaded is None else loaded
-    write_atomically(results / "runs.csv", to_csv(frame(all_runs(loaded))))
-    write_csv([cell_row(result) for result in c.collect(loaded).values()], results / "cells.csv")
+    write_csv(table_rows(all_runs(loaded)), results / "runs.csv")
+    write_csv([cell_row(result) for result in collect(loaded).values()], results / "cells.csv")
     return ["runs.csv", "cells.csv"]
 
 
 def write_csv(rows: Iterable[dict[str, Any]], path: Path) -> None:
-    """Write rows with pandas, atomically."""
-    import pandas as pd
-
-    write_atomically(path, to_csv(pd.DataFrame(list(rows))))
+    """Write rows that share their keys, atomically; None becomes an empty field."""
+    text = io.StringIO()
+    columns: dict[str, None] = {}
+    listed = list(rows)
+    for row in listed:
+        columns |= dict.fromkeys(row)
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(listed)
+    write_atomically(path, text.getvalue())

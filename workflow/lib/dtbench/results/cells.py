@@ -1,178 +1,18 @@
 """Cells: what the runs of one square of the table say together."""
 
-import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from dtbench.results.machines import Sample
 from dtbench.study.cell import Cell
 from dtbench.study.platforms import Price
+from dtbench.results.numbers import SECONDS_PER_HOUR, TOKENS_PER_UNIT, Value, peak_bytes, tokens_per_s
 from dtbench.results.runs import MISSING, Run
 from dtbench.results.stats import Summary, summarize
-from harness.contract.measured import Memory
-from harness.contract.record import Record, Try
-from harness.diagnosis.memory import read_shortage
-
-SECONDS_PER_HOUR = 3600
-TOKENS_PER_UNIT = 1_000_000
-
-Value = Callable[[Record], float | None]
-
-
-def number(plain: Any, *path: str) -> float | None:
-    """The finite number at this path of an untyped part of a record; None if there is none or it is anything else."""
-    for name in path:
-        plain = plain.get(name) if isinstance(plain, dict) else None
-    if isinstance(plain, bool) or not isinstance(plain, int | float):
-        return None
-    try:
-        return float(plain) if math.isfinite(plain) else None
-    except OverflowError:
-        return None
-
-
-def step_time_s(record: Record) -> float | None:
-    """The window over its steps; a cited source may give only the median of the steps."""
-    m = record.measured
-    return None if m is None else (m.step_time_s if m.step_time_s is not None else m.step_time_p50_s)
-
-
-def tokens_per_s(record: Record) -> float | None:
-    """Tokens of all ranks per second; None for a probe of the fit frontier, whose steps differ in size."""
-    return record.measured.tokens_per_s if record.measured and not record.spec.protocol.ladder else None
-
-
-def peak_bytes(record: Record) -> float | None:
-    """Peak of the fullest rank: the allocator's on a GPU, resident memory on a CPU; for a dead run, what it held."""
-    memory = record.measured.memory if record.measured else None
-    if memory is not None:
-        return _peak(memory, record.spec.platform.device)
-    return max((held for t in record.tries if (held := held_bytes(t))), default=None)
-
-
-def held_bytes(one: Try) -> float | None:
-    """The most that a dead try is known to have held, by a rank's last heartbeat or the allocator's last message.
-
-    Heartbeats come when a phase begins, so a try that died inside a phase held more than its last one says.
-    """
-    told = [read_shortage(evidence.text).allocated for evidence in one.diagnosis.evidence]
-    return max((held for held in [one.peak_allocated_bytes, *told] if held), default=None)
-
-
-def _peak(memory: Memory, device: str) -> float | None:
-    return memory.peak_allocated_bytes if device == "cuda" else memory.host_rss_peak_bytes
-
-
-def reserved_bytes(record: Record) -> float | None:
-    """What the allocator held at its peak."""
-    return record.measured.memory.peak_reserved_bytes if record.measured and record.measured.memory else None
-
-
-def state_bytes_per_parameter(record: Record) -> float | None:
-    """Parameters, gradients and optimizer of the fullest rank over the model's parameters."""
-    return record.measured.state.bytes_per_parameter if record.measured and record.measured.state else None
-
-
-def last_loss(record: Record) -> float | None:
-    """Loss after the last step."""
-    return record.measured.loss[-1] if record.measured and record.measured.loss else None
-
-
-def profile_value(name: str) -> Value:
-    """Reader of a number of the profiled pass, by dotted name; a cited source may give it under the same name."""
-
-    def read(record: Record) -> float | None:
-        return number((record.measured.profile if record.measured else None) or record.published, *name.split("."))
-
-    return read
-
-
-def profiled_step_s(record: Record) -> float | None:
-    """A step of the profiled pass; profiling takes host time, so a step that waits for the host is longer there."""
-    window_s, steps = profile_value("window_s")(record), profile_value("steps")(record)
-    return window_s / steps if window_s and steps else None
-
-
-def timed_share(name: str) -> Value:
-    """Reader of a share of the profiled step as a share of the timed one: compute kernels take as long in both.
-
-    A kernel that waits for another rank may be shorter in the timed pass, so `idle`, the rest, is a lower bound.
-    """
-
-    def read(record: Record) -> float | None:
-        profiled_s, timed_s = profiled_step_s(record), step_time_s(record)
-        share = profile_value(f"shares.{name}")(record)
-        if profiled_s is None or timed_s is None or share is None:
-            return None
-        busy = (1 - share if name == "idle" else share) * profiled_s / timed_s
-        return max(0.0, 1 - busy) if name == "idle" else min(1.0, busy)
-
-    return read
-
-
-def gpu_busy_s(record: Record) -> float | None:
-    """What a step keeps the GPU busy; in records that do not say it, waiting for other ranks counts as busy too."""
-    if record.measured and record.measured.gpu_busy_s is not None:
-        return record.measured.gpu_busy_s
-    profiled_s, idle = profiled_step_s(record), profile_value("shares.idle")(record)
-    return None if profiled_s is None or idle is None else profiled_s * (1 - idle)
-
-
-def host_gap(record: Record) -> float | None:
-    """How much longer a timed step is than the GPU is busy in it, as a share of the latter."""
-    step_s, busy_s = step_time_s(record), gpu_busy_s(record)
-    return step_s / busy_s - 1 if step_s and busy_s else None
-
-
-def gpu_tokens_per_s(record: Record) -> float | None:
-    """Tokens per second that the GPU is busy: no host and, unlike `tokens_per_s`, no other rank is waited for."""
-    known = record.measured is not None and (
-        record.measured.gpu_busy_s is not None or record.spec.platform.world_size == 1
-    )
-    busy_s = gpu_busy_s(record) if known else None
-    return record.spec.tokens_per_step / busy_s if busy_s else None
-
-
-def dispatch_s(record: Record) -> float | None:
-    """Host time of a profiled step, waits for the device left out."""
-    return record.measured.dispatch_s if record.measured else None
-
-
-def joules_per_token(record: Record) -> float | None:
-    """What all GPUs used in the timed window, per token; None for records older than that measurement."""
-    m, steps = record.measured, record.spec.protocol.timed_steps
-    return m.energy_j / (m.tokens_per_step * steps) if m and m.energy_j is not None and m.tokens_per_step else None
-
-
-def watts_per_gpu(record: Record) -> float | None:
-    """Mean power of a GPU over the timed window."""
-    joules, speed = joules_per_token(record), tokens_per_s(record)
-    return None if joules is None or speed is None else joules * speed / record.spec.platform.world_size
-
-
-def sm_mhz(record: Record) -> float | None:
-    """Median clock of the multiprocessors in the timed window."""
-    return record.measured.sm_mhz if record.measured else None
-
-
-def gpu_hours_per_million_tokens(record: Record) -> float | None:
-    """GPUs times hours for a million tokens: the cost where no price is known. None on a CPU."""
-    speed = tokens_per_s(record) if record.spec.platform.device == "cuda" else None
-    hours = TOKENS_PER_UNIT / (speed * SECONDS_PER_HOUR) if speed else None
-    return None if hours is None else hours * record.spec.platform.world_size
-
-
-nccl_share = profile_value("nccl_share")
-"""Sum of NCCL kernel time over sum of kernel time: the published definition."""
-
-
-def mfu(record: Record) -> float | None:
-    """Model FLOP utilization, attention counted in full."""
-    return record.measured.mfu if record.measured else None
+from dtbench.study.platforms import Price
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,7 +37,7 @@ class CellResult:
         """Runs whose numbers count."""
         return tuple(run for run in self.runs if run.outcome == "ok")
 
-    @property
+    @cached_property
     def outcome(self) -> str:
         """One word for the table: `ok` as soon as a run counts, else what happened most often."""
         if self.cell.exclusion is not None:
@@ -215,7 +55,7 @@ class CellResult:
         told = {run.newest.diagnosis.confidence for run in self.runs if run.newest and run.outcome == self.outcome}
         return f"{self.outcome}, a guess" if told == {"low"} else self.outcome
 
-    @property
+    @cached_property
     def outcomes(self) -> Counter[str]:
         """How often each outcome occurred among the runs."""
         return Counter(run.outcome for run in self.runs)
@@ -232,18 +72,27 @@ class CellResult:
         measured = (run.newest.record.measured for run in self.finished if run.newest)
         return tuple(sorted({flag for m in measured if m for flag in m.flags}))
 
+    @cached_property
+    def _known(self) -> dict[Value, list[Sample]]:
+        """What `samples` has read of the records."""
+        return {}
+
+    def numbers(self, value: Value) -> list[float]:
+        """A number of every run that counts and has it."""
+        return [sample.value for sample in self.samples(value)]
+
     def summary(self, value: Value) -> Summary | None:
         """A number over the runs that count."""
-        return summarize(value(run.newest.record) for run in self.finished if run.newest)
+        return summarize(self.numbers(value))
 
     def median(self, value: Value) -> float | None:
         """Median over the runs that count, without an interval."""
-        found = [v for run in self.finished if run.newest and (v := value(run.newest.record)) is not None]
+        found = self.numbers(value)
         return statistics.median(found) if found else None
 
     def mean(self, value: Value) -> float | None:
         """The mean of the runs that count: for parts of a whole, whose medians would not add up to it."""
-        found = [v for run in self.finished if run.newest and (v := value(run.newest.record)) is not None]
+        found = self.numbers(value)
         return statistics.mean(found) if found else None
 
     def kernel_kinds(self) -> list[str]:
@@ -255,20 +104,26 @@ class CellResult:
 
     def samples(self, value: Value) -> list[Sample]:
         """The number of each run that counts, ready for pairing."""
-        found = ((r.spec.identity.repeat, r.machine, value(r.newest.record)) for r in self.finished if r.newest)
-        return [Sample(repeat, machine, number) for repeat, machine, number in found if number is not None]
+        if value not in self._known:
+            found = ((r.spec.identity.repeat, r.machine, value(r.newest.record)) for r in self.finished if r.newest)
+            self._known[value] = [Sample(repeat, machine, n) for repeat, machine, n in found if n is not None]
+        return self._known[value]
 
     def peak(self) -> float | None:
         """Largest peak over all runs, dead ones included, as the cell needs the maximum and not the median."""
-        found = [peak_bytes(run.newest.record) for run in self.runs if run.newest]
-        return max((p for p in found if p), default=None)
+        return self._largest[0] if self._largest else None
 
     @property
     def peak_is_held(self) -> bool:
         """Whether the largest peak is what a run held when it died, so that the cell needs more."""
-        found = [run.newest.record for run in self.runs if run.newest and peak_bytes(run.newest.record)]
-        largest = max(found, key=lambda record: peak_bytes(record) or 0.0, default=None)
-        return largest is not None and (largest.measured is None or largest.measured.memory is None)
+        return self._largest is not None and self._largest[1]
+
+    @cached_property
+    def _largest(self) -> tuple[float, bool] | None:
+        """Largest peak in bytes, and whether it is what a run held when it died."""
+        records = [run.newest.record for run in self.runs if run.newest]
+        found = [(peak, r.measured is None or r.measured.memory is None) for r in records if (peak := peak_bytes(r))]
+        return max(found, key=lambda peak: peak[0], default=None)
 
     def parity_difference(self) -> float | None:
         """Largest relative loss difference to the reference over the runs."""

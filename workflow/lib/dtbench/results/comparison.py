@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from dtbench.results.cells import CellResult, Value, gpu_tokens_per_s, host_gap, tokens_per_s
+from dtbench.results.cells import CellResult
+from dtbench.results.numbers import Value, gpu_tokens_per_s, host_gap, tokens_per_s
 from dtbench.results.machines import pair, spread
 from dtbench.results.stats import ENOUGH_MACHINES, Ratio, noise_floor, paired_ratio
 from harness.contract.engines import CONFIGS, pairs_apart_by

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
-from dtbench.results.cells import CellResult, held_bytes
+from dtbench.results.cells import CellResult
+from dtbench.results.numbers import held_bytes
 from dtbench.results.runs import Attempt
 from dtbench.results.stats import rank_correlation
 from harness.contract.diagnosis import Diagnosis, Evidence

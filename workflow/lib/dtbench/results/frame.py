@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from dtbench.results import cells as c
+from dtbench.results import numbers as c
 from dtbench.results.runs import Run, read_runs
 from dtbench.study.schema import DIALECT, schema_of
 from harness.contract.errors import SpecError
@@ -232,6 +232,14 @@ def to_csv(table: "pd.DataFrame") -> str:
     """The table as CSV text."""
     text: str = table.to_csv(index=False, lineterminator="\n")
     return text
+
+
+def table_rows(runs: Iterable[Run]) -> Iterable[dict[str, Any]]:
+    """The rows of `frame`, each value of its column's type, without pandas, whose import takes longer than 500 records."""
+    kinds = {name: kind for name, (kind, _) in described().items()}
+    for run in runs:
+        row = {name: _value(run, column) for name, column in COLUMNS.items()}
+        yield {name: float(v) if v is not None and kinds[name] == "number" else v for name, v in row.items()}
 
 
 def _value(run: Run, column: str | _Own) -> Any:

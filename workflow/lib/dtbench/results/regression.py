@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from dtbench.results.cells import timed_share, tokens_per_s
+from dtbench.results.numbers import timed_share, tokens_per_s
 from dtbench.results.machines import Pairs, Sample, machines, pair, spread
 from dtbench.results.runs import Run
 from dtbench.results.sides import Side, by_cell, environment_differences, newest, unmatched

@@ -4,15 +4,15 @@ import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from dtbench.results.machines import machines
 from dtbench.results.parity import Parity, judge, references
-from dtbench.results.store import scan
-from dtbench.study.cell import Cell
+from dtbench.results.store import Found, scan
+from dtbench.study.cell import Cell, at
 from dtbench.study.matrix import Matrix
-from dtbench.study.cell import at
 from harness.contract.codec import read_json
 from harness.contract.diagnosis import Diagnosis
 from harness.contract.errors import SpecError
@@ -38,7 +38,7 @@ class Attempt:
     """By today's rules if it failed and left logs, else the record's own."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Run:
     """One repeat of a cell, as it stands."""
 
@@ -56,7 +56,7 @@ class Run:
         """The attempt that counts."""
         return self.attempts[-1] if self.attempts and self.problem is None else None
 
-    @property
+    @cached_property
     def outcome(self) -> str:
         """How it ended, judged with today's rules; `missing` without a record."""
         if self.problem is not None:
@@ -83,7 +83,7 @@ class Run:
             return f"The loss of step {self._diverged_at} is not finite."
         return self.parity.sentence if self.off_reference and self.parity else ""
 
-    @property
+    @cached_property
     def _diverged_at(self) -> int | None:
         """First step whose loss is not finite."""
         measured = self.newest.record.measured if self.newest else None
@@ -100,11 +100,14 @@ Loaded = list[tuple[Cell, list[Run]]]
 """Every cell of a study with its runs."""
 
 
-def load_runs(matrix: Matrix, results: Path) -> Loaded:
-    """Every cell of the study with its runs, judged by today's rules. An unreadable record becomes `Run.problem`."""
+def load_runs(matrix: Matrix, results: Path, found: Found | None = None) -> Loaded:
+    """Every cell of the study with its runs, judged by today's rules. An unreadable record becomes `Run.problem`.
+
+    `found`, what a scan has seen of the study's runs, spares looking for their records again.
+    """
     by_cell: dict[tuple[str, str, str], list[Run]] = {}
-    found = scan(results, sorted(matrix.runs, key=lambda spec: spec.identity.repeat))
-    for folder, (spec, recorded) in found.items():
+    found = scan(results, matrix.runs) if found is None else found
+    for folder, (spec, recorded) in sorted(found.items(), key=lambda item: item[1][0].identity.repeat):
         key = (spec.platform.name, spec.identity.config, spec.identity.arm)
         by_cell.setdefault(key, []).append(_load_run(spec, results, [f"{folder}/a{number}" for number in recorded]))
     placed = iter(_beside_each_other([run for runs in by_cell.values() for run in runs]))
