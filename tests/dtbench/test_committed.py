@@ -8,7 +8,8 @@ from dtbench.report.document import build
 from dtbench.report.figures import draw
 from dtbench.report.render import render
 from dtbench.report.tables import write_tables
-from dtbench.results.runs import load_runs
+from dtbench.results.frame import frame, to_csv
+from dtbench.results.runs import all_runs, load_runs
 from dtbench.study.matrix import load_matrix
 
 from harness.contract.record import read_record
@@ -53,6 +54,12 @@ def test_the_committed_report_follows_from_the_records(name: str, tmp_path: Path
     }
     for file, text in made.items():
         assert _without_curves(text) == _without_curves((results / file).read_text(encoding="utf-8")), file
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_the_runs_table_is_what_load_returns(name: str) -> None:
+    loaded = load_runs(load_matrix(name, ROOT), ROOT / "results" / name)
+    assert (ROOT / "results" / name / "runs.csv").read_text(encoding="utf-8") == to_csv(frame(all_runs(loaded)))
 
 
 def _without_curves(text: str) -> str:
