@@ -5,9 +5,10 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from dtbench.results.cells import CellResult, collect, joules_per_token
+from dtbench.results.cells import CellResult, collect
 from dtbench.results.comparison import Results
 from dtbench.results.machines import pair
+from dtbench.results.numbers import joules_per_token
 from dtbench.results.runs import load_runs
 from dtbench.study.matrix import load_matrix
 
