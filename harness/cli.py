@@ -5,6 +5,10 @@ import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from harness.delivery.check import Checked
 
 COMMANDS = {
     "run": "run one spec and leave a record",
@@ -158,13 +162,13 @@ def _share(folder: Path) -> int:
     return 0
 
 
-def check(folder: Path) -> int:
-    """Check shared records; returns 0 when all holds, 1 when something does not, 2 when there is nothing to check."""
+def check(folder: Path) -> "Checked":
+    """Check shared records and print what was found; its `exit_status` is 0, 1 or 2 (nothing to check)."""
     from harness.delivery.check import check, text
 
     checked = check(folder)
     print(text(checked, folder))
-    return checked.exit_status
+    return checked
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = "python -m harness") -> int:

@@ -23,6 +23,7 @@ FIT = "say which configs of a model fit on which GPUs, and why"
 RECORDS = {
     "compare": "say which cells got slower between two sets of records; for CI",
     "load": "write all runs as one table, CSV or Parquet, with a data dictionary",
+    "site": "write a static site over any number of studies, one page per model and GPU",
 }
 HELP = "\n".join(
     (
@@ -67,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
             return fit(options, _root())
         if options.command in RECORDS:
-            return {"compare": _compare, "load": _load}[options.command](options)
+            return {"compare": _compare, "load": _load, "site": _site}[options.command](options)
         return _check(options.study) if options.command == "check" else _snakemake(options, extra)
     except HarnessError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -102,6 +103,7 @@ def _parser(command_given: str) -> argparse.ArgumentParser:
             command.add_argument("--rerun", metavar="OUTCOMES", help="new attempts for these runs, for example: failed")
     _add_compare(commands)
     _add_load(commands)
+    _add_site(commands)
     return top
 
 
@@ -134,6 +136,28 @@ def _add_load(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
     command.add_argument("folders", nargs="+", metavar="FOLDER", help="one study's results, for example results/quick")
     command.add_argument("--csv", type=Path, metavar="OUT", help="write a CSV file")
     command.add_argument("--parquet", type=Path, metavar="OUT", help="write a Parquet file; needs pyarrow (170 MB)")
+
+
+def _add_site(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    text = RECORDS["site"]
+    command = commands.add_parser(
+        "site",
+        help=text,
+        description=f"{text[0].upper()}{text[1:]}, newest first, each number with the spec that repeats it. "
+        "Records are checked first, and the site says what the check found.",
+    )
+    command.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="one study's results")
+    command.add_argument("--out", type=Path, required=True, metavar="DIR", help="an empty folder, or an earlier site")
+
+
+def _site(options: argparse.Namespace) -> int:
+    from dtbench.site import Verdict, write_site
+
+    checks = {folder: harness.check(folder) for folder in options.folders}
+    verdicts = {folder: Verdict(found.records, len(found.problems)) for folder, found in checks.items()}
+    files = write_site(options.folders, options.out, _root(), verdicts)
+    print(f"{options.out / 'index.html'}: {len(verdicts)} studies, {len(files)} files")
+    return 0
 
 
 def _load(options: argparse.Namespace) -> int:
@@ -200,7 +224,7 @@ def _check(study: str) -> int:
 
     root, folder = _root(), Path(study)
     if folder.is_dir() and not (root / "config" / f"{study}.yaml").is_file():
-        return harness.check(folder)
+        return harness.check(folder).exit_status
     matrix = load_matrix(study, root)
     check_families(run.model for run in matrix.runs)
     runs = Counter((str(s.platform.name), str(s.identity.config), str(s.identity.arm)) for s in matrix.runs)
