@@ -96,6 +96,8 @@ class RankResult(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Module -> mean distance that its parameters moved in the warm-up steps; empty: not looked at."""
     outputs: dict[str, float] = {}
     """Module -> mean magnitude of its output in the first step, over all ranks, in the order of the forward pass."""
+    compiled_share: Float | None = None
+    """Decoder blocks that ran compiled over all blocks, in the last warm-up step; null: nothing is compiled."""
     profile: dict[str, Any] | None = None
     """The profiled pass of this rank: `harness/measure/traffic.py` says what is in it."""
     preflight: dict[str, Any] | None = None
@@ -117,6 +119,8 @@ class Trial(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     step_time_s: PositiveFloat | None = None
     peak_allocated_bytes: NotNegativeInt | None = None
     wall_s: NotNegativeFloat | None = None
+    compiled_share: NotNegativeFloat | None = None
+    """As in `Measured`; a trial below 1 is never kept, because its compilation gave up."""
 
     def __post_init__(self) -> None:
         outcome(self.outcome)
@@ -160,6 +164,8 @@ class Measured(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Module -> mean distance that its parameters moved in the warm-up steps; empty: not looked at."""
     outputs: dict[str, float] = {}
     """Module -> mean magnitude of its output in the first step, in the order of the forward pass."""
+    compiled_share: NotNegativeFloat | None = None
+    """Decoder blocks that ran compiled over all blocks, minimum over ranks; null: nothing is compiled, or not known."""
     memory: Memory | None = None
     memory_by_rank: list[Memory] = []
     state: State | None = None
@@ -170,7 +176,8 @@ class Measured(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Model FLOP utilization, attention counted in full; null for an unknown accelerator."""
     mfu_causal: NotNegativeFloat | None = None
     flags: tuple[str, ...] = ()
-    """What makes the numbers doubtful: alloc_retries, throttled, unstable, faults, profile_failed."""
+    """What makes the numbers doubtful: alloc_retries, throttled, unstable, faults, profile_failed,
+    compile_incomplete."""
     profile: dict[str, Any] | None = None
     preflight: dict[str, Any] | None = None
     ledger: dict[str, Any] | None = None

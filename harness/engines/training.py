@@ -26,6 +26,7 @@ from harness.engines.base import Context, Engine, build_engine
 from harness.engines.loop import Hook, Loop
 from harness.engines.model import decoder_blocks, named_stages, silenced_dropout
 from harness.measure import clock, nvml
+from harness.measure.compiled import CompiledBlocks
 from harness.measure.ledger import predict, state_bytes_per_parameter
 from harness.measure.memory import Gauge, PhasePeaks, take_inventory
 from harness.measure.preflight import preflight
@@ -56,6 +57,7 @@ class Training:
         self._preflight: dict[str, Any] | None = None
         self._moved: dict[str, float] = {}
         self._outputs: dict[str, float] = {}
+        self._compiled_share: float | None = None
 
     def check_hardware(self) -> None:
         """Probe device and pipe, when the protocol asks for it."""
@@ -75,6 +77,7 @@ class Training:
         steps = self._spec.protocol.warmup_steps
         self.loop.tokens.prepare(0, steps + self._spec.protocol.timed_steps)
         device, model = self._context.device, self.engine.model
+        watch = CompiledBlocks(decoder_blocks(model))
         blocks = set(map(id, decoder_blocks(model)))
         names = [name for name, module in model.named_modules() if id(module) in blocks]
         movement = Movement(self.engine.parts, names, self._parameters, device)
@@ -84,11 +87,13 @@ class Training:
         marks = clock.StepMarks(device, steps)
         marks.mark()
         for step in range(steps):
-            with outputs if step == 0 else nullcontext():
-                self.loop.step(self._look if step + 1 == steps else None)
+            last = step + 1 == steps
+            with outputs if step == 0 else nullcontext(), watch if compiled and last else nullcontext():
+                self.loop.step(self._look if last else None)
             marks.mark()
         clock.synchronize(device)
         self._warmup_s = marks.seconds()
+        self._compiled_share = watch.share
         self._moved, self._outputs = movement.distances() if steps else {}, outputs.means()
         self.loop.watch_batches = False
         self._startup.end("warmup")
@@ -194,6 +199,7 @@ class Training:
             device_name=device_name(self._context.device),
             moved=self._moved,
             outputs=self._outputs,
+            compiled_share=self._compiled_share,
             profile=self._profile,
             preflight=self._preflight,
             ledger=ledger.to_json() if ledger else None,

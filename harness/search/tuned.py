@@ -54,7 +54,7 @@ def tune(
         record = run(specs[index - 1], out / f"trial-{index}", until_s)
         trials.append(_entry(settings, record))
         say(f"  trial {index}/{count}: {_result(trials[-1])}")
-    best = max((t for t in trials if t.tokens_per_s), key=lambda t: t.tokens_per_s or 0, default=None)
+    best = max(filter(_may_win, trials), key=lambda t: t.tokens_per_s or 0, default=None)
     trials = [structs.replace(trial, kept=trial is best) for trial in trials]
     return Choice(spec=chosen_spec(spec, best.settings if best else {}), trials=trials, note=_note(trials, count))
 
@@ -83,6 +83,11 @@ def chosen_spec(spec: RunSpec, settings: dict[str, Any]) -> RunSpec:
     )
 
 
+def _may_win(trial: Trial) -> bool:
+    """Whether it ended well, as the settings say: where compilation gave up, most of it ran without their effect."""
+    return bool(trial.tokens_per_s) and (trial.compiled_share is None or trial.compiled_share == 1)
+
+
 def _entry(settings: dict[str, Any], record: Record) -> Trial:
     measured = record.measured if record.outcome == "ok" else None
     memory = measured.memory if measured else None
@@ -94,18 +99,27 @@ def _entry(settings: dict[str, Any], record: Record) -> Trial:
         step_time_s=measured.step_time_s if measured else None,
         peak_allocated_bytes=memory.peak_allocated_bytes if memory else None,
         wall_s=record.wall_s,
+        compiled_share=measured.compiled_share if measured else None,
         kept=False,
     )
 
 
 def _result(trial: Trial) -> str:
     speed = trial.tokens_per_s
-    return f"{trial.outcome}: {trial.sentence}" if speed is None else f"ok: {speed:,.0f} tok/s"
+    if speed is None:
+        return f"{trial.outcome}: {trial.sentence}"
+    return f"ok: {speed:,.0f} tok/s{'' if _may_win(trial) else f', not kept: {_refusal(trial)}'}"
+
+
+def _refusal(trial: Trial) -> str:
+    return f"torch compiled {trial.compiled_share or 0:.0%} of the blocks and gave up on the rest"
 
 
 def _note(trials: list[Trial], count: int) -> str:
     kept = next((t for t in trials if t.kept), None)
     ran = f"{len(trials)} of {count} trials ran"
+    refused = [f"{settings_text(t.settings)}: {_refusal(t)}" for t in trials if t.tokens_per_s and not _may_win(t)]
+    ran += "".join(f"; not kept: {text}" for text in refused)
     if kept is None:
-        return f"tuned: no trial ended ok ({ran}); measured with the settings as given"
+        return f"tuned: no trial can be kept ({ran}); measured with the settings as given"
     return f"tuned: kept {settings_text(kept.settings)} ({kept.tokens_per_s:,.0f} tok/s in its trial; {ran})"

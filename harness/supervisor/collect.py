@@ -83,6 +83,7 @@ def merge(
         grad_norm=_columns((r.grad_norm for r in results), _first_known),
         moved=first.moved,
         outputs=first.outputs,
+        compiled_share=min((r.compiled_share for r in results if r.compiled_share is not None), default=None),
         memory=fullest([r.memory for r in results]),
         memory_by_rank=[r.memory for r in results],
         state=max((r.state for r in results if r.state), key=_state_bytes, default=None),
@@ -143,6 +144,7 @@ def flags(results: list[RankResult], spec: RunSpec, step_times_s: list[float], t
         "throttled": throttled,
         "unstable": bool(p50 and p95 and p95 > UNSTABLE_P95_OVER_P50 * p50),
         "profile_failed": wanted and not profiled,
+        "compile_incomplete": any(r.compiled_share is not None and r.compiled_share < 1 for r in results),
     }
     return tuple(name for name, holds in found.items() if holds)
 

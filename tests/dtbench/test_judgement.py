@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 from dtbench.report.document import build, write_report
 from dtbench.study.matrix import Matrix
+from msgspec import structs
 
+from harness.contract.measured import Trial
 from tests.dtbench.conftest import GPU_STUDY, make_record, run_of, write_record
 from tests.dtbench.test_machines import on
 
@@ -162,3 +164,24 @@ def test_a_title_is_escaped(tmp_path: Path, study: Load) -> None:
     first = write_report(matrix, tmp_path).read_text().splitlines()[0]
     assert first.startswith("# One ")
     assert "<script>" not in first
+
+
+@pytest.mark.parametrize(
+    ("share", "words"),
+    [
+        (8 / 36, "compile incomplete: torch compiled 22% of the decoder blocks of `zero-3`"),
+        (None, "the record of `zero-3` is too old to say whether torch compiled all of its decoder blocks"),
+        (1.0, None),
+    ],
+)
+def test_an_incomplete_compile_is_found(tmp_path: Path, study: Load, share: float | None, words: str | None) -> None:
+    matrix = study("platforms: [h200-x2]\nconfigs: [zero-3]\narms: [tuned]\nrepeats: 1\n")
+    (run,) = matrix.runs
+    record = make_record(run)
+    assert record.measured
+    trial = Trial(settings={"compile": True}, outcome="ok", tokens_per_s=1000.0, kept=True)
+    measured = structs.replace(record.measured, compiled_share=share, search=[trial])
+    write_record(tmp_path, structs.replace(record, measured=measured))
+    found = said(build(matrix, tmp_path), "compile_incomplete")
+    assert [words in text for text in found if words] == ([True] if words else [])
+    assert bool(found) is bool(words)

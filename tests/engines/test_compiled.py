@@ -28,3 +28,4 @@ def test_compiled_training_follows_the_eager_one(both: dict[str, Trained], confi
     assert compiled.parity == []
     assert compiled.loss == pytest.approx(eager.loss, rel=TOLERANCE)
     assert compiled.ranks[0].resolved["compile"] is True
+    assert [rank.compiled_share for rank in compiled.ranks] == [1.0, 1.0]

@@ -77,7 +77,20 @@ def test_when_all_trials_fail_settings_stay() -> None:
     choice = choose({25.0: None, 1.0: None, 100.0: None})
     assert choice.spec.engine == SPEC.engine
     assert not any(t.kept for t in choice.trials)
-    assert "no trial ended ok" in choice.note
+    assert "no trial can be kept" in choice.note
+
+
+def test_a_compilation_that_gave_up_never_wins() -> None:
+    def run(trial: RunSpec, place: Path, until_s: float) -> Record:
+        record = record_of(trial, "ok", trial.engine.settings["bucket_cap_mb"])
+        share = 8 / 36 if trial.engine.settings["bucket_cap_mb"] == 100.0 else 1.0
+        assert record.measured is not None
+        return structs.replace(record, measured=structs.replace(record.measured, compiled_share=share))
+
+    choice = tune(SPEC, Path("out"), run, time.monotonic() + 100, lambda: False)
+    assert [t.kept for t in choice.trials] == [True, False, False]
+    assert choice.spec.engine.settings["bucket_cap_mb"] == 25.0
+    assert "bucket_cap_mb=100.0: torch compiled 22% of the blocks" in choice.note
 
 
 def test_trials_share_time_equally_beside_the_run() -> None:

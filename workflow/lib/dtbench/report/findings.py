@@ -13,6 +13,7 @@ from dtbench.results.comparison import BASELINES, ON_DEVICE, PARAMETERS_TOO, RES
 from dtbench.results.deaths import SurvivalLine
 from dtbench.results.numbers import nccl_share
 from dtbench.results.stats import Ratio
+from harness.contract.record import Record
 from harness.contract.units import GB
 
 TINY_GB = 0.005
@@ -220,6 +221,33 @@ def _change(ratio: Ratio) -> str:
     return f"{ratio.change * 100:+.0f}%{' (on different machines)' if ratio.apart else ''}"
 
 
+def compile_incomplete(results: Results) -> Iterable[Finding]:
+    """Cells that are compiled by name only: torch gave up on some blocks, or nothing says that it did not."""
+    for (platform, config, arm), cell in results.cells.items():
+        records = [run.newest.record for run in cell.finished if run.newest]
+        compiled = [r.measured for r in records if r.measured and _compiles(r)]
+        shares = [m.compiled_share for m in compiled if m.compiled_share is not None]
+        if shares and min(shares) < 1:
+            text = (
+                f"compile incomplete: torch compiled {min(shares) * 100:.0f}% of the decoder blocks of {code(config)} "
+                "and ran the rest as plain Python"
+            )
+        elif compiled and not shares and cell.cell.arm == "tuned":
+            text = f"the record of {code(config)} is too old to say whether torch compiled all of its decoder blocks"
+        else:
+            continue
+        numbers = {"platform": platform, "arm": arm, "config": config, "share": min(shares, default=None)}
+        yield Finding(kind="compile_incomplete", sentence=f"{platform}, {arm}: {text}.", numbers=numbers)
+
+
+def _compiles(record: Record) -> bool:
+    """Whether the run compiled its blocks, as given or as its trials chose."""
+    search = (record.measured.search if record.measured else None) or ()
+    chosen = {name: value for trial in search if trial.kept for name, value in trial.settings.items()}
+    settings = record.spec.engine.settings | chosen
+    return bool(settings.get("compile") or settings.get("deepcompile"))
+
+
 FINDERS: tuple[Callable[[Results], Iterable[Finding]], ...] = (
     head_to_head,
     arms_apart,
@@ -230,6 +258,7 @@ FINDERS: tuple[Callable[[Results], Iterable[Finding]], ...] = (
     pipes,
     nccl_growth,
     offload_exchange,
+    compile_incomplete,
     does_not_fit,
 )
 

@@ -39,6 +39,7 @@ FLAGS = {
     "throttled": "the GPU throttled inside the timed window",
     "unstable": "the slowest timed steps took much longer than the median one",
     "profile_failed": "the profiled pass failed",
+    "compile_incomplete": "torch compiled some decoder blocks only and ran the rest as plain Python",
     "host_bound": "steps take longer than the GPU is busy, by more than noise: at least this speed on a faster host",
 }
 """Flag of a record -> what it says of a row's numbers."""
