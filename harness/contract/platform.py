@@ -1,5 +1,6 @@
 """What hardware a run needs, and how that hardware is bought: the first is measured, the second is only noted."""
 
+import re
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -23,6 +24,12 @@ class Offer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Host memory to request for the pod, in GiB."""
     price: str | None = None
     """Row of `config/prices.yaml`; null when the price is unknown."""
+
+    @property
+    def machine_gpus(self) -> int | None:
+        """GPUs of one machine, where its type's name says so (a3-highgpu-8g); None for the others."""
+        match = re.search(r"-(\d+)g$", self.machine_type or "")
+        return int(match[1]) if match else None
 
 
 class Platform(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

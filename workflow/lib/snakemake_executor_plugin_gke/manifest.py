@@ -102,17 +102,11 @@ def check_platform(spec: RunSpec) -> None:
             f"platform {platform.name}: {' and '.join(missing)} not set, so its Job would ask GKE for no GPU: "
             "add them to its entry in config/platforms.yaml, or choose a platform that has them"
         )
-    if (held := _host_gpus(spec)) and platform.ranks_per_node > held:
+    if (held := spec.offer.machine_gpus) and platform.ranks_per_node > held:
         raise SpecError(
             f"platform {platform.name}: {platform.ranks_per_node} ranks a node, but one {spec.offer.machine_type} has "
             f"{held} GPUs: give it more nodes"
         )
-
-
-def _host_gpus(spec: RunSpec) -> int | None:
-    """GPUs of one machine, where its type's name says so (a3-highgpu-8g); None for the others."""
-    match = re.search(r"-(\d+)g$", spec.offer.machine_type or "")
-    return int(match[1]) if match else None
 
 
 def _sizes(spec: RunSpec) -> dict[str, Any]:
@@ -124,7 +118,7 @@ def _sizes(spec: RunSpec) -> dict[str, Any]:
         gib = gib or CPU_BASE_GIB + CPU_RANK_GIB * platform.ranks_per_node
     return {
         # All GPUs of the host, even for fewer ranks: a second run on it would disturb the measurement.
-        "gpus": (_host_gpus(spec) or platform.ranks_per_node) if platform.gke_accelerator else 0,
+        "gpus": (spec.offer.machine_gpus or platform.ranks_per_node) if platform.gke_accelerator else 0,
         "cpus": cpus,
         "memory": f"{int(gib * 1024)}Mi" if gib else None,
         # /dev/shm counts against the container's memory, so it may take a part of it and no more.
