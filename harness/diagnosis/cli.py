@@ -52,13 +52,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         print(json.dumps(as_json(found), indent=2) if arguments.json else as_text(found), flush=True)
     except BrokenPipeError:
-        # The reader, `head` perhaps, has what it wants; the interpreter's own last flush must not complain either.
+        # The reader (perhaps `head`) has closed the pipe; the interpreter's flush at exit must not fail on it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 
 def _named_empty(source: Source, found: Diagnosis) -> Diagnosis:
-    """The diagnosis, which says of a folder without any log that it is one: no log is not an empty log."""
+    """The diagnosis; for a folder without logs it says so, because no log is not an empty log."""
     if found.outcome != "unknown" or found.evidence or source.path is None or not source.path.is_dir():
         return found
     return found if any_logs(source.path) else dataclasses.replace(found, sentence=NO_LOG)
@@ -77,7 +77,7 @@ def as_json(found: Diagnosis) -> dict[str, Any]:
 
 
 def as_text(found: Diagnosis) -> str:
-    """What --json says, for a reader at a terminal."""
+    """The content of --json as text for a terminal."""
     rank = f", culprit rank {found.culprit_rank}" if found.culprit_rank is not None else ""
     lines = [f"{found.outcome} ({found.confidence} confidence{rank})", f"  {plain(found.sentence)}"]
     lines += [f"  {_place(e)}: {plain(e.text)}" for e in found.evidence]

@@ -1,4 +1,4 @@
-"""Bring a source together: one log, one try's folder, an attempt's folder, or any folder of logs."""
+"""Diagnose one log, one try's folder, an attempt's folder, or any folder of logs."""
 
 import json
 import re
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _RANK_FILE = re.compile(r"(?:^|[^a-z])(?:rank|heartbeat|local_rank)[-_.]?(?P<rank>\d+)", re.I)
 _OTHER_RANK = re.compile(r"lora|low[-_]?rank", re.I)
-"""Of an adapter, of a matrix: no process."""
+"""Names such as `lora-rank16`: the rank of a matrix or an adapter, not of a process."""
 _TORCHRUN_FILE = re.compile(r"^(?P<rank>\d+)[/\\](?:stdout|stderr|error)\.(?:log|json)$")
 LARGEST_DOCUMENT_BYTES = 16 << 20
 _NOT_LOGS = frozenset(
@@ -33,7 +33,7 @@ _NOT_LOGS = frozenset(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
-    """What somebody has: a path or an open log, and facts beside it."""
+    """The input: a path or an open log, and the facts given with it."""
 
     path: Path | None = None
     stdin: IO[bytes] | None = None
@@ -44,7 +44,7 @@ class Source:
 
 
 def diagnose(findings: Findings, facts: Facts | None = None) -> Diagnosis:
-    """Judge what a scan found, together with what is known beside it."""
+    """Judge a scan's findings together with the facts beside the logs."""
     return decide(Case(findings=findings, facts=facts or Facts()))
 
 
@@ -80,7 +80,7 @@ def diagnose_folder(
 
 
 def diagnose_source(source: Source) -> Diagnosis:
-    """Diagnose what the command line was given. Raises OSError when it cannot be read."""
+    """Diagnose the input of the command line. Raises OSError when it cannot be read."""
     scanner = Scanner()
     if source.path is None:
         if source.stdin is not None:
@@ -119,7 +119,7 @@ def _kubernetes(handle: IO[bytes]) -> dict[str, Any] | None:
 
 
 def _again(source: Source, record: "Record") -> Diagnosis:
-    """Diagnose an old attempt anew: its last try, with the exits that its record holds."""
+    """Diagnose a finished attempt again: its last try, with the exit codes in its record."""
     assert source.path is not None
     if not record.tries:
         return record.diagnosis
@@ -173,13 +173,13 @@ def _judge(
 
 
 def try_logs(folder: Path) -> list[Path]:
-    """rank-*.log in the order of ranks, then launcher.log: what a rank says comes before what is said of it."""
+    """rank-*.log in the order of ranks, then launcher.log, so that a rank speaks before the launcher does."""
     ranks = sorted((p for p in folder.glob("rank-*.log*") if p.is_file()), key=lambda p: (rank_of(p) or 0, p.name))
     return ranks + sorted(p for p in folder.glob("launcher*.log*") if p.is_file())
 
 
 def any_logs(folder: Path) -> list[Path]:
-    """Every file below a folder that may be a log; the ranks' own ones first."""
+    """Every file below a folder that may be a log; logs of single ranks first."""
     if (folder / "launcher.log").is_file():
         return try_logs(folder)
     files = [p for p in folder.rglob("*") if p.suffix.lower() not in _NOT_LOGS and p.is_file()]
@@ -197,7 +197,7 @@ def rank_of(path: Path, top: Path | None = None) -> int | None:
 
 
 def ranks_by_name(files: Sequence[Path], top: Path | None = None) -> dict[Path, int]:
-    """The ranks that names give to files which differ in nothing else and count like ranks, from 0 or without a gap.
+    """Ranks from file names, for files whose names differ in one number only, counted from 0 or without a gap.
 
     A name alone proves nothing: `lora-rank16.log` is the log of a whole run.
     """

@@ -1,4 +1,4 @@
-"""Make any text harmless where it is shown: a log can say anything, also markup, links and terminal codes."""
+"""Make any text harmless where it is shown: a log can hold anything: markup, links, terminal codes."""
 
 import html
 import re
@@ -21,5 +21,5 @@ def for_html(text: str) -> str:
 
 
 def for_markdown(text: str) -> str:
-    """Text for running Markdown or a table cell: every character that could mean something as an entity."""
+    """Text for running Markdown or a table cell: every character with a meaning in Markdown as an entity."""
     return _MARKDOWN.sub(lambda m: f"&#{ord(m[1])};", plain(text))

@@ -1,4 +1,4 @@
-"""Read PyTorch's out-of-memory message: what was asked, what was there, and whether fragments are to blame."""
+"""Read PyTorch's out-of-memory message: bytes asked, bytes there, and whether fragmentation is the cause."""
 
 import re
 from dataclasses import dataclass
@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from harness.contract.units import GIB, KIB, MIB
 
 FRAGMENTED_SHARE = 0.10
-"""Reserved but unallocated memory of this share of the card, if it covers the request, blames fragmentation."""
+"""If reserved but unallocated memory covers the request and is this share of the card, fragmentation is the cause."""
 NEAR_FULL_SHARE = 0.05
 """A device with less than this share free counts as full: its rank's silence is an out-of-memory."""
 NEAR_LINE_SHARE = 0.15
-"""Below this share free on any rank, a wedge may hide one: the runner-up."""
+"""With less than this share free on any rank, a wedge may hide an out-of-memory, which becomes the runner-up."""
 
 _UNITS = {"bytes": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TiB": 2**40}
 _SIZE = r"(?P<{0}>[\d.]+ (?:bytes|[KMGT]i?B))"
@@ -36,7 +36,7 @@ _PROCESS = re.compile(r"Process (\d+) has [\d.]+ [KMGT]?i?B memory in use")
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """Numbers of one message, in bytes; None where it does not say."""
+    """Numbers of one message, in bytes; None where the message gives none."""
 
     asked: int | None
     total: int | None
@@ -83,7 +83,7 @@ def read_shortage(text: str) -> Shortage:
     if "unallocated" not in found and "reserved" in found and "allocated" in found:
         found["unallocated"] = max(0, found["reserved"] - found["allocated"])
     if "allowed" in found and "free" in found:
-        # The device's free memory is not the process's to take under a cap: what is, the cap's rest is.
+        # Under a cap the process may not take all free memory of the device, only what the cap leaves.
         held = found.get("allocated", 0) + found.get("unallocated", 0)
         found["free"] = min(found["free"], max(0, found["allowed"] - held))
     gpu = _GPU.search(text)
@@ -98,13 +98,13 @@ def read_shortage(text: str) -> Shortage:
 
 
 def processes_on_card(text: str) -> int:
-    """How many processes the message counts on the card: those that it lists, and the one that failed."""
+    """Processes on the card by the message: those that it lists and the one that failed."""
     listed = set(_PROCESS.findall(text))
     return len(listed) + (bool(listed) and "this process has" in text)
 
 
 def near_full(allocated_bytes: int, free_bytes: int, share: float = NEAR_FULL_SHARE) -> bool:
-    """Whether a heartbeat shows a device within a share of full; a free of -1 is not known."""
+    """Whether a heartbeat shows a device within a share of full; a free of -1 means unknown."""
     return free_bytes >= 0 and allocated_bytes > 0 and free_bytes < share * (allocated_bytes + free_bytes)
 
 

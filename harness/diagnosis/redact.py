@@ -1,6 +1,6 @@
-"""Take hosts, addresses, users, paths, tokens and mail addresses out of a log before it is shared.
+"""Remove hosts, addresses, users, paths, tokens and mail addresses from a log before it is shared.
 
-Equal things get equal stand-ins, so that the log still says which host or path was which.
+Equal values get equal stand-ins, so that hosts and paths can still be told apart.
 """
 
 import re
@@ -35,17 +35,17 @@ _RULES: tuple[tuple[str, re.Pattern[str]], ...] = (
 
 
 _PUBLIC_TAIL = re.compile(r"/(?:site-packages|dist-packages|torch_extensions|lib/python[\d.]+)/.*")
-"""The part of a path that says which library speaks."""
+"""The part of a path that names the library."""
 
 
 class Redactor:
-    """Replaces line by line; one Redactor a log keeps stand-ins stable."""
+    """Replaces line by line; one Redactor per log keeps stand-ins stable."""
 
     def __init__(self) -> None:
         self._names: dict[str, dict[str, str]] = {kind: {} for kind, _ in _RULES}
 
     def line(self, text: str) -> str:
-        """The line with everything private replaced; its tail of a path (the file's name) stays."""
+        """The line with everything private replaced; a path keeps its last part, the file's name."""
         for kind, pattern in _RULES:
             text = pattern.sub(self._stand_in(kind), text)
         return text

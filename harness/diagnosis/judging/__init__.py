@@ -1,1 +1,1 @@
-"""A diagnosis out of findings and facts."""
+"""From findings and facts to a diagnosis."""

@@ -12,16 +12,16 @@ from harness.diagnosis.reading.findings import Exit, Findings, Hit
 from harness.diagnosis.signatures.signature import STOPS, Tier
 
 NEVER_RAN = frozenset({"unschedulable", "image_pull"})
-"""True only for a pod that never ran: later success makes them history."""
+"""Verdicts that hold only for a pod that never ran; a later success overrules them."""
 MENTIONED = frozenset({"import_error", "hub_download", "jit_build", "data_error", "rendezvous", "disk_full"})
-"""Outcomes that programs also print and get over: said outside of a traceback, any traceback is the better answer."""
+"""Outcomes that programs also print and survive: outside a traceback, they lose against any traceback."""
 SURVIVED_BY = 5
-"""Progress lines after an error (three times the ranks, if that is more) that show it was survived."""
+"""This many progress lines after an error (or three per rank, if more) show that the run survived it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """What a structured fact (pod, event, flight recorder) says by itself."""
+    """The diagnosis that one structured fact (pod, event, flight recorder) gives by itself."""
 
     outcome: str
     confidence: Confidence
@@ -31,7 +31,7 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stuck:
-    """What the flight recorders say: who did not come, to what."""
+    """What the flight recorders say: which ranks are missing from which collective."""
 
     culprit_rank: int | None
     operation: str
@@ -41,12 +41,12 @@ class Stuck:
     """Per rank: sequence number of the last collective it completed."""
     evidence: tuple[Evidence, ...]
     mismatch: str = ""
-    """The two calls that met under one sequence number, when ranks disagree."""
+    """The two calls under one sequence number, when ranks disagree."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Facts:
-    """What is known beside the text of the logs."""
+    """Facts besides the text of the logs."""
 
     exit_code: int | None = None
     exits: tuple[RankExit, ...] = ()
@@ -56,7 +56,7 @@ class Facts:
     stuck: Stuck | None = None
     heartbeats: tuple[Heartbeat, ...] = ()
     stacks: tuple[Evidence, ...] = ()
-    """Where each rank's main thread stood when it was asked: file `stacks-<rank>.txt`."""
+    """The innermost frame of each rank's main thread, from `stacks-<rank>.txt`."""
     started: bool = True
 
 
@@ -73,7 +73,7 @@ class Case:
 
     @cached_property
     def exits(self) -> list[Exit]:
-        """Ends of processes, from the supervisor when it tells, else from the text."""
+        """Ends of processes: from the supervisor where it knows them, else from the text."""
         if not self.facts.exits:
             return self.findings.exits
         ended = sorted(self.facts.exits, key=lambda e: (e.at_s is None, e.at_s or 0.0))
@@ -93,13 +93,13 @@ class Case:
 
     @cached_property
     def own_failures(self) -> list[Exit]:
-        """Ends that nobody else brought about: not 0, no SIGTERM but the very first; the first one first."""
+        """Failures that no other process caused, in order of time; a SIGTERM counts only if it came first."""
         failed = [e for e in self.exits if e.code not in (None, 0, -15) or (e.code == -15 and e.first)]
         return sorted(failed, key=lambda e: not e.first)
 
     @cached_property
     def died_alone(self) -> Exit | None:
-        """The one rank that a signal ended before, and other than, all others: nobody's clean-up does that."""
+        """The only rank that died of a signal first, and of another signal than the rest: clean-up does not do that."""
         ends = self.exits if self.facts.exits else []
         if not ends or ends[0].code is None or ends[0].code >= 0 or ends[0].code == -15:
             return None
@@ -107,7 +107,7 @@ class Case:
 
     @cached_property
     def failed(self) -> bool:
-        """Whether anything says that the run ended badly."""
+        """Whether anything shows a bad end."""
         code = self.facts.exit_code
         return (
             bool(self.own_failures)
@@ -129,7 +129,7 @@ class Case:
 
     @cached_property
     def causes(self) -> list[Hit]:
-        """The best hit of every episode of real errors, most telling first."""
+        """The best hit of each episode of real errors, strongest first."""
         episodes: dict[int, list[Hit]] = {}
         for hit in self.hits(Tier.CAUSE):
             if self.facts.cancelled is not None and hit.signature.outcome in STOPS:
@@ -141,7 +141,7 @@ class Case:
         return sorted(alive or (best if self.failed else []), key=self._across_episodes)
 
     def _restart_echo(self, hit: Hit) -> bool:
-        """Whether a rendezvous was closed because a worker had failed and the launcher was starting all anew."""
+        """Whether a rendezvous closed because a worker had failed and the launcher was restarting all ranks."""
         if hit.signature.name != "elastic-rendezvous" or "Error" not in hit.text:
             return False
         restarts = [h for h in self.hits(Tier.MESSENGER) if h.signature.name == "worker-restart"]
@@ -150,7 +150,7 @@ class Case:
 
     @cached_property
     def _killed(self) -> frozenset[int | None]:
-        """Ranks that ended well or by the launcher's SIGTERM, by the supervisor's word."""
+        """Ranks that ended well or by the launcher's SIGTERM, as the supervisor recorded."""
         return frozenset(e.rank for e in self.exits if e.code in (-15, 0)) if self.facts.exits else frozenset()
 
     @cached_property
@@ -160,7 +160,7 @@ class Case:
     def _across_episodes(self, hit: Hit) -> tuple[bool, bool, bool, bool, bool, int]:
         return (
             hit.soft,
-            # A dead peer looks like a broken link from afar: any rank's own error is the better answer.
+            # To other ranks a dead peer looks like a broken link, so a rank's own error is the better answer.
             hit.signature.outcome == "network_fault",
             not hit.in_traceback and hit.signature.outcome in MENTIONED,
             hit.rank is not None and hit.rank in self._killed,
@@ -174,7 +174,7 @@ class Case:
 
 
 def exit_number(end: RankExit) -> int | None:
-    """An exit as one number, negative for a signal."""
+    """An end as one number, negative for a signal."""
     if end.signal:
         import signal
 

@@ -21,7 +21,7 @@ _NAME = re.compile(r"flight[-_]?recorder|nccl_trace|(?:^|[-_])fr[-_]|trace_rank"
 
 
 class DumpError(ValueError):
-    """A file is not a flight-recorder dump, or holds more than plain containers."""
+    """The file is not a flight-recorder dump, or it holds more than plain containers."""
 
 
 class _PlainUnpickler(pickle.Unpickler):
@@ -76,7 +76,7 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def analyse(paths: list[Path]) -> Stuck | None:
-    """Compare the dumps of all ranks; None when nothing is stuck. Files that are no dumps are passed over."""
+    """Compare the dumps of all ranks; None when nothing is stuck. Other files are skipped."""
     groups: dict[str, dict[int, _Tape]] = {}
     members: dict[str, set[int]] = {}
     names: dict[int, str] = {}
@@ -90,7 +90,7 @@ def analyse(paths: list[Path]) -> Stuck | None:
         names[rank] = path.name
         _read(dump, rank, groups, members)
     found = [s for g, tapes in groups.items() if (s := _stuck(g, tapes, members.get(g, set()), names)) is not None]
-    # A rank absent from one group may itself wait in another: the group whose absentee waits nowhere is the root.
+    # A rank missing from one group may itself wait in another. The root is the group whose missing rank waits nowhere.
     waiting = {r for tapes in groups.values() for r, t in tapes.items() if _pending(t)}
     found.sort(key=lambda s: (s.culprit_rank is None, s.culprit_rank in waiting))
     return found[0] if found else None

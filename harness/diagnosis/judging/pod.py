@@ -21,7 +21,7 @@ _DISRUPTIONS = ("PreemptionByScheduler", "DeletionByTaintManager", "DeletionByPo
 
 @dataclass(slots=True)
 class PodFacts:
-    """What one or several pods say."""
+    """Verdicts and facts of one or several pods."""
 
     verdicts: list[Verdict] = field(default_factory=list)
     exit_code: int | None = None
@@ -29,7 +29,7 @@ class PodFacts:
 
 
 def read_pods(document: Any) -> PodFacts:
-    """Facts of a Pod, a Job, a List, or a list of them; what is none of these says nothing."""
+    """Facts of a Pod, a Job, a List, or a list of them; anything else gives no facts."""
     facts = PodFacts()
     for item in _items(document):
         if item.get("kind") == "Job":
@@ -40,7 +40,7 @@ def read_pods(document: Any) -> PodFacts:
 
 
 def events_text(document: Any) -> io.BytesIO:
-    """Events in the order of time, one line each, as `kubectl get events` shows them."""
+    """Events in order of time, one line each, as `kubectl get events` shows them."""
     events = sorted(_items(document), key=lambda e: str(e.get("lastTimestamp") or e.get("eventTime") or ""))
     lines = [
         f"{_text(e.get('type'))}\t{_text(e.get('reason'))}\t{_text(_get(e, 'involvedObject', 'kind'))}\t"
@@ -74,7 +74,7 @@ def _read_pod(pod: dict[str, Any], facts: PodFacts) -> None:
 
 
 def _disruption(condition: dict[str, Any], reason: str, message: str, facts: PodFacts) -> None:
-    """DisruptionTarget means what its own reason says: the kubelet uses it for pressure and for shutdown alike."""
+    """The outcome for DisruptionTarget is in its reason: the kubelet uses it for pressure and for shutdown alike."""
     why, text = _text(condition.get("reason")), _text(condition.get("message")) or message
     if why in _DISRUPTIONS:
         _add(facts, "preemption", f"DisruptionTarget {why}", text)
@@ -114,7 +114,7 @@ def _read_job(job: dict[str, Any], facts: PodFacts) -> None:
 
 
 def _from_message(facts: PodFacts, where: str, message: str) -> bool:
-    """A container's own last words, read like a log."""
+    """A container's termination message, read like a log."""
     signature = match_text(message)
     if signature is None:
         return False

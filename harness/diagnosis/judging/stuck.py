@@ -1,4 +1,4 @@
-"""Judge a wedge: which collective, who never joined, and whether memory is behind it."""
+"""Judge a collective wedge: which collective, which rank never joined, and whether memory is the cause."""
 
 import re
 from collections import Counter
@@ -17,11 +17,11 @@ _CAUGHT = ("oom-recovered", "oom-caught", "allocation-refused")
 """Signatures of an out-of-memory that ended nothing by itself."""
 _REFUSED = re.compile(r"ALLOCATION REFUSED at (?P<at_s>\d+\.\d+)")
 REFUSED_BEFORE_S = 30.0
-"""A rank that lived on for longer after its allocator refused memory did not fall silent of that."""
+"""If a rank lived on for longer after its allocator refused memory, that is not why it fell silent."""
 
 
 def wait_came_first(case: Case, hit: Hit) -> bool:
-    """Whether the error is a waiting rank's own, after its watchdog spoke: then the wait is the story."""
+    """Whether the error is a waiting rank's, after its watchdog fired: then the wait is what to explain."""
     return any(
         w.file == hit.file and w.line < hit.line and (hit.rank is None or hit.rank == w.rank)
         for w in case.findings.waits
@@ -41,12 +41,12 @@ def swallowed_oom(case: Case, hit: Hit) -> bool:
 
 
 def judge_wedge(case: Case) -> Diagnosis | None:
-    """The ranks waited for one of them."""
+    """The diagnosis when ranks waited for one of them."""
     watchdogs, stuck = case.hits(Tier.WATCHDOG), case.facts.stuck
     if not (watchdogs or case.findings.waits or stuck or case.facts.cancelled == "stall"):
         return None
     if not watchdogs and stuck is None and case.died_alone is not None:
-        return None  # a rank died and the others' wait is only its echo
+        return None  # A rank died, and the others' wait only follows from that.
     odd = mismatch(case.findings)
     culprit = _culprit(case) if odd is None else odd[1]
     evidence = [w.evidence() for w in case.findings.waits[:2]] or [h.evidence() for h in watchdogs[:1]]
@@ -113,7 +113,7 @@ def _culprit(case: Case) -> int | None:
 
 
 def busy_line(case: Case, rank: int | None) -> Hit | None:
-    """The last line that shows long work (data, a download) of one rank, or of none in particular."""
+    """The last line that shows long work (data, a download) of one rank or of an unnamed one."""
     waiting = {w.rank for w in case.findings.waits}
     lines = [h for h in case.hits(Tier.BENIGN) if h.signature.name == "long-work"]
     lines = [h for h in lines if h.rank in (rank, None) and (h.rank is None or h.rank not in waiting)]
@@ -121,9 +121,9 @@ def busy_line(case: Case, rank: int | None) -> Hit | None:
 
 
 def _silent(beats: tuple[Heartbeat, ...]) -> int | None:
-    """The one rank whose last sign of life is furthest behind, in steps, else in phases of the step.
+    """The one rank whose last heartbeat is furthest behind, in steps, else in phases of the step.
 
-    Time does not tell: who waits goes silent first.
+    The time of the heartbeat does not show it: a rank that waits goes silent first.
     """
     if len(beats) < 2:
         return None
@@ -170,13 +170,13 @@ def _near_the_line(case: Case) -> bool:
 
 
 def _long_before(hit: Hit, beat: Heartbeat | None) -> bool:
-    """Whether the rank showed life for long after its allocator's word that it refused memory."""
+    """Whether the rank lived on for long after its allocator had refused memory."""
     match = _REFUSED.search(hit.text)
     return match is not None and beat is not None and beat.at_s - float(match["at_s"]) > REFUSED_BEFORE_S
 
 
 def _memory(case: Case, culprit: int | None) -> tuple[Evidence, str] | None:
-    """Why memory is behind it: an allocation failure in the culprit's log, or a device near full."""
+    """Why memory is the cause: an allocation failure in the culprit's log, or a device nearly full."""
     beat = case.heartbeat(culprit)
     for hit in case.findings.hits:
         oom = hit.signature.outcome in _OOM or hit.signature.name in _CAUGHT
@@ -205,12 +205,12 @@ def absent_rank(findings: Findings) -> int | None:
 
 
 def aborted(findings: Findings) -> set[int]:
-    """Ranks whose NCCL gave up: they waited too, though they named no collective."""
+    """Ranks whose NCCL timed out: they waited too, though they named no collective."""
     return {h.rank for h in findings.hits if h.signature.name == "nccl-abort" and h.rank is not None}
 
 
 def _gap(waiting: set[int]) -> int | None:
-    """The one number that is missing below the highest waiting rank, or between the ranks of one node."""
+    """The only rank missing among those below the highest waiting rank, or within one node."""
     if len(waiting) < 2:
         return None
     for lowest in (0, min(waiting)):

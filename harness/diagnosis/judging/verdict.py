@@ -1,4 +1,4 @@
-"""Decide: judges in the order of trust, the first that knows speaks (design section 7)."""
+"""Decide: judges in order of trust; the first that knows the answer gives it (design section 7)."""
 
 import signal
 from collections.abc import Callable
@@ -25,7 +25,7 @@ def decide(case: Case) -> Diagnosis:
 
 
 def told(case: Case) -> Diagnosis | None:
-    """What the supervisor itself knows: it saw every result, or it ended the run."""
+    """The supervisor's own knowledge: it saw every result, or it ended the run."""
     if case.facts.completed:
         parity = [h for h in case.hits(Tier.VERDICT) if h.signature.outcome == "parity_mismatch"]
         return from_hit(case, parity[0]) if parity else say("ok", "high", sentence="Every rank delivered its result.")
@@ -47,7 +47,7 @@ def structured(case: Case) -> Diagnosis | None:
 
 
 def stated(case: Case) -> Diagnosis | None:
-    """The same statements as text: describe output, events, slurmstepd, kernel lines."""
+    """The same facts as text: output of `describe`, events, slurmstepd, kernel lines."""
     finished, errors_before = finished_run(case), _errors_before(case)
     for hit in sorted(case.hits(Tier.VERDICT), key=lambda h: (h.signature.outcome in STOPS | NEVER_RAN, h.order)):
         name = hit.signature.outcome
@@ -69,7 +69,7 @@ def finished_run(case: Case) -> Diagnosis | None:
     findings, code = case.findings, case.facts.exit_code
     markers = case.hits(Tier.COMPLETE)
     if any(h.signature.name == "pod-not-ended" for h in case.hits(Tier.BENIGN)):
-        # What ended well is then another container of the pod, or an earlier try of this one.
+        # Then another container of the pod ended well, or an earlier try of this one.
         markers = [h for h in markers if h.signature.name not in ("pod-completed", "exit-zero")]
     fatal = [h for h in case.causes if h.in_traceback and not h.soft]
     if 0 < findings.spawned <= findings.finished:
@@ -110,11 +110,11 @@ def first_error(case: Case) -> Diagnosis | None:
 
 
 def fatal_signal(case: Case) -> Diagnosis | None:
-    """A process died of a signal and nobody said why."""
+    """A process died of a signal, and no text says why."""
     failures = case.own_failures
     if not failures:
         return None
-    # On several nodes nobody ends the survivors at once: each then fails of the lost peer, with a code of its own.
+    # On several nodes the survivors are not ended at once: each fails because of the lost peer, with its own exit code.
     first = case.died_alone or next((e for e in failures if e.code is not None and e.code > 0), failures[0])
     if first.code is None or first.code > 0 or (first.code == -signal.SIGABRT and _nccl_aborted(case)):
         return None
@@ -122,12 +122,12 @@ def fatal_signal(case: Case) -> Diagnosis | None:
 
 
 def _nccl_aborted(case: Case) -> bool:
-    """Whether NCCL ended the process itself when a peer or the network was gone: its abort is no crash."""
+    """Whether NCCL aborted the process because a peer or the network was gone; that is not a crash."""
     return any(h.signature.name in ("nccl-abort", "nccl-remote") for h in case.hits(Tier.MESSENGER))
 
 
 def hint(case: Case) -> Diagnosis | None:
-    """An error that usually stands before another one, when nothing better is there."""
+    """An error that usually precedes another one, when there is nothing better."""
     news = {h.episode for h in _news(case)}
     nans = [h for h in case.hits(Tier.HINT) if h.signature.name == "nan-loss"]
     to_the_end = len(nans) >= 3 and case.progress_after(nans[-1]) == 0
@@ -139,7 +139,7 @@ def hint(case: Case) -> Diagnosis | None:
 
 
 def exit_status(case: Case) -> Diagnosis | None:
-    """The exit code alone."""
+    """The diagnosis from the exit code alone."""
     code = case.facts.exit_code
     if code is None or code == 0 or (normal_code(code) == -signal.SIGABRT and _nccl_aborted(case)):
         return None
@@ -147,7 +147,7 @@ def exit_status(case: Case) -> Diagnosis | None:
 
 
 def unknown(case: Case) -> Diagnosis:
-    """No judge knows: say what was seen."""
+    """No judge knows: `unknown`, with what was seen."""
     messengers = _news(case)
     runner_up = _first_outcome(case)
     if messengers:
@@ -157,7 +157,7 @@ def unknown(case: Case) -> Diagnosis:
         )  # fmt: skip
     evidence = evidence_of([*case.causes[:1], *case.own_failures[:2]])
     if case.findings.unreadable and not evidence:
-        # A log that could not be read whole may hold what is missing here.
+        # The missing evidence may be in the part of a log that could not be read.
         return say("unknown", "low", runner_up=runner_up, sentence=_unread(case.findings.unreadable))
     if not case.findings.lines:
         return say("unknown", "low", sentence="The log is empty.")
@@ -170,7 +170,7 @@ def unknown(case: Case) -> Diagnosis:
 
 
 def _news(case: Case) -> list[Hit]:
-    """What waiting ranks say of a peer that is gone."""
+    """What waiting ranks say about a peer that is gone."""
     other = ("launcher-exception", "worker-restart", "parent-gone", "ray-potential-causes")
     return [h for h in case.hits(Tier.MESSENGER) if h.signature.name not in other]
 
@@ -186,7 +186,7 @@ JUDGES: tuple[Judge, ...] = (
 
 
 def _failed_after(case: Case, marker: Hit) -> bool:
-    """Whether anything failed after a launcher's success, or elsewhere; failures before it were restarted."""
+    """Whether anything failed after the launcher's success, or in another file; earlier failures were restarted."""
     errors = [h for h in case.causes if h.in_traceback and not h.soft]
     return any(h.order > marker.order for h in errors) or any(
         e.file != marker.file or e.line > marker.line for e in case.own_failures

@@ -1,4 +1,4 @@
-"""Put a deciding line or exit into words: outcome, rank, sentence and the evidence beside it."""
+"""Put a deciding line or exit code into words: outcome, rank, sentence and evidence."""
 
 import re
 
@@ -29,9 +29,9 @@ SIGNALS: dict[int, tuple[str, Confidence, str]] = {
 }
 
 EVERYBODYS = frozenset({"config_error", "import_error", "numerics", "jit_build", "hub_download", "driver_mismatch"})
-"""Outcomes that strike all ranks alike: then none of them is the culprit."""
+"""Outcomes that hit all ranks alike, so that no rank is the culprit."""
 LATE = frozenset({"late-rank", "store-timeout"})
-"""Signatures of a rank whose patience ended while it waited at start-up for another one."""
+"""Signatures of a rank that timed out at start-up while it waited for another one."""
 _OTHER_RANK = re.compile(r"(?:from \[|at and around rank )(\d+)")
 _NAMES = re.compile(
     r"mlx\d|/dev/|\bGPU ?\d|PCI:|cuda:\d|CUDA device|<\d+>|['\"]/[^'\"]+['\"]|\.(?:pt|bin|json|safetensors)\b"
@@ -39,7 +39,7 @@ _NAMES = re.compile(
 
 
 def from_exit(end: Exit) -> Diagnosis | None:
-    """What an exit code or a signal means when nothing else speaks; None when it means nothing."""
+    """What an exit code or a signal means when there is no other evidence; None when it means nothing."""
     if end.code not in SIGNALS:
         return None
     outcome, confidence, what = SIGNALS[end.code]
@@ -51,7 +51,7 @@ def from_exit(end: Exit) -> Diagnosis | None:
 
 
 def from_hit(case: Case, hit: Hit) -> Diagnosis:
-    """A diagnosis that one line makes."""
+    """The diagnosis from one deciding line."""
     outcome, rank = hit.signature.outcome, _rank(case, hit)
     if outcome == "cuda_oom" and read_shortage(hit.text).fragmented:
         outcome = "cuda_oom_fragmentation"
@@ -66,7 +66,7 @@ def from_hit(case: Case, hit: Hit) -> Diagnosis:
 
 
 def _rank(case: Case, hit: Hit) -> int | None:
-    """Whose failure the line tells of: rarely the rank that waited and tells of another one."""
+    """The rank whose failure the line reports; a rank that waited usually reports another one's."""
     outcome, ends = hit.signature.outcome, [e.rank for e in case.own_failures if e.rank is not None]
     if outcome in EVERYBODYS and _everybody(case, hit):
         return None
@@ -114,7 +114,7 @@ def _everybody(case: Case, hit: Hit) -> bool:
 
 
 def _siblings(case: Case, hit: Hit) -> list[Hit]:
-    """Other lines of the same death: of the same outcome, or the exception that follows NCCL's own warning."""
+    """Other lines about the same failure: the same outcome, or the exception that follows NCCL's warning."""
     return [
         h
         for h in case.findings.hits
@@ -153,12 +153,12 @@ def say(
 
 
 def other(candidate: str | None, outcome: str) -> str | None:
-    """The outcome for the place of the runner-up, when it is a rival at all."""
+    """The outcome as a runner-up, if it competes with the deciding one."""
     return None if candidate in (outcome, "unknown", "ok") else candidate
 
 
 def _second_outcome(case: Case, hit: Hit) -> str | None:
-    """What else the evidence speaks for; being stopped is no rival when it came after."""
+    """The other outcome that the evidence supports; a stop that came after the failure is not one."""
     hits = [*case.causes, *case.hits(Tier.WATCHDOG), *case.hits(Tier.HINT)]
     rivals = (h.signature.outcome for h in hits if h.signature.outcome not in STOPS or h.order < hit.order)
     return next((name for name in rivals if name != hit.signature.outcome), None)

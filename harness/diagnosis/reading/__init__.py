@@ -1,1 +1,1 @@
-"""Lines out of files: which lines of a log say what, and who wrote them."""
+"""From files to lines: which lines of a log say what, and which process wrote them."""

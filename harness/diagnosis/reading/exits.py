@@ -1,4 +1,4 @@
-"""How launchers, shells and schedulers report a process's end, and watchdogs a collective that never ended."""
+"""How launchers, shells and schedulers report a process's end, and watchdogs report a collective without one."""
 
 import re
 import signal as signals
@@ -12,7 +12,7 @@ _WORDS = {
 }  # fmt: skip
 _WORD = "|".join(_WORDS)
 
-# (a text the line must hold, pattern): groups are rank, code (of an exit), number, name or word (of a signal).
+# (text that the line must hold, pattern). Groups are rank, code (of an exit), number, name or word (of a signal).
 _ENDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     (gate, re.compile(pattern))
     for gate, pattern in (
@@ -61,7 +61,7 @@ class ExitReader:
         self._root = False
 
     def feed(self, number: int, text: str, rank: int | None) -> None:
-        """Take one normalised line; `rank`: who its prefix says it is about."""
+        """Take one normalised line; `rank` is the rank in its prefix."""
         if "exits successfully" in text:
             self._findings.finished += 1
         elif "spawned with command" in text:

@@ -1,4 +1,4 @@
-"""What a pass over the logs found, before anything is decided."""
+"""What one pass over the logs found; nothing is decided yet."""
 
 from dataclasses import dataclass, field
 
@@ -8,7 +8,7 @@ from harness.diagnosis.signatures.signature import Signature
 
 @dataclass(slots=True)
 class Hit:
-    """One line that speaks for an outcome."""
+    """One line that is evidence for an outcome."""
 
     signature: Signature
     file: str
@@ -18,13 +18,13 @@ class Hit:
     order: int
     """Place among all hits of all files."""
     episode: int
-    """Hits of one chain of exceptions, or right after each other, share it."""
+    """Hits of one chain of exceptions, or close to each other, share an episode."""
     in_traceback: bool
-    """It ends a Python traceback (or is the message of an uncaught C++ exception)."""
+    """The line ends a Python traceback, or is the message of an uncaught C++ exception."""
     progress: int
     """Progress lines of its file before it."""
     soft: bool
-    """It is said at warning level or below, or in passing."""
+    """The line was logged at warning level or below, or as prose."""
 
     def evidence(self) -> Evidence:
         """The line as the reader sees it."""
@@ -51,7 +51,7 @@ class Exit:
 
 @dataclass(slots=True)
 class Wait:
-    """A collective that a rank waited in until its watchdog lost patience."""
+    """A collective that a rank waited in until its watchdog timed out."""
 
     rank: int | None
     sequence: int
@@ -71,7 +71,7 @@ class Wait:
 
 @dataclass(slots=True)
 class Sequence:
-    """How far a rank's default group had come, by its own account."""
+    """The progress of a rank's default process group, as it logged it."""
 
     rank: int
     enqueued: int
@@ -94,7 +94,7 @@ class Findings:
     """Progress lines per file."""
     spawned: int = 0
     finished: int = 0
-    """Processes that the launcher saw start, and end successfully."""
+    """Processes that the launcher saw start and end successfully."""
     started_pod: bool = False
     """The text shows that a container ran."""
     files: int = 0

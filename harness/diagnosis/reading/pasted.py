@@ -1,4 +1,4 @@
-"""Undo what tools do to a small log: a prefix before every single line, and a terminal's hard wrap."""
+"""Undo what tools do to a small log: one prefix before every line, and a terminal's hard wrap."""
 
 import re
 from collections.abc import Sequence
@@ -11,12 +11,12 @@ _PADDED_AS_ZERO = bytes.maketrans(b"123456789 ", b"0" * 10)
 _OURS = re.compile(
     rb"\[?\(?(?:rank|default|trainer|worker|loss|step|epoch|iter|pid)|<std|^\[0+(?:,0+)?\]:|^ *0+: |^\{", re.IGNORECASE
 )
-"""What tells ranks apart, shows progress or is JSON must stay."""
+"""Text that tells ranks apart, shows progress or is JSON must stay."""
 _ENDS = re.compile(rb"[>|\]:][ \t]|\t|^ +$|^(?:[0:.,/-]+ )+| {4}$")
 
 NARROWEST, WIDEST = 40, 400
 USUAL = frozenset({72, 76, 78, 79, 80, 100, 120, 132, 140, 160, 180, 200, 240})
-"""Widths of terminals: here one broken word is enough."""
+"""Usual widths of terminals, where one broken word is proof enough."""
 _NEW_LINE = re.compile(
     rb"^(?:\[|\d{4}-\d\d-\d\d|[WEIF]\d{4} |\s*File \"|\s*\[?[Rr]ank|Traceback|\d+: |\(\w+ pid=|\s{4}"
     rb"|=====|-----|frame #|[A-Z][\w ()=]{2,40}: +\d+%\|)"
@@ -35,12 +35,12 @@ def strip_common(lines: list[bytes]) -> list[bytes]:
 
 def _shared(lines: list[bytes], digits: bytes) -> int:
     shapes = [line.translate(digits) for line in lines]
-    # What the first and the last in order share, all share.
+    # A prefix that the first and the last line in order share is shared by all.
     pairs = zip(min(shapes), max(shapes), strict=False)
     prefix = min(shapes)[: sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))]
     if ours := _OURS.search(prefix):
         prefix = prefix[: ours.start()]
-    # Only up to the last mark that can end a prefix: a word that all lines begin with is text.
+    # Cut at the last character that can end a prefix, because a word that all lines begin with is text.
     ends = [m.end() for m in _ENDS.finditer(prefix)]
     return ends[-1] if ends else 0
 

@@ -1,4 +1,4 @@
-"""Recognise lines: one Scanner per set of logs, fed file by file, filling Findings."""
+"""Recognise lines: one Scanner per set of logs reads file after file and fills Findings."""
 
 import re
 from functools import cache
@@ -20,7 +20,7 @@ STRUCTURE = (
     "started container", "started:", "exited", "exit status", "during handling", "direct cause", "-- process",
     "died with", "crashed with", "child process", "main process", "non-zero exit", "aborted", "bus error",
 )  # fmt: skip
-"""Texts of lines that are read for their structure, whatever the signatures say."""
+"""Lines with one of these texts are read for their structure, whatever the signatures say."""
 
 SOFT = re.compile(
     r"^(?!.*NCCL WARN)"
@@ -32,11 +32,11 @@ ADVICE = re.compile(
     r"^\W*(?:tips?|hints?|usage notes?|advice)\b|^\s*--?[a-z]|\b(?:if|when) you (?:see|get|hit|encounter|run into) ",
     re.IGNORECASE,
 )
-"""Prose about errors."""
+"""Prose about errors, which is not an error itself."""
 
 
 EVIDENCE, BEFORE = 1000, 200
-"""Characters of a line that are kept, and how many of them before a match far inside a long line."""
+"""Characters kept of a line, and how many of them come before a match far inside a long line."""
 
 
 @cache
@@ -56,7 +56,7 @@ class Scanner:
         self._last: dict[tuple[str, Speaker], tuple[int, int]] = {}
 
     def scan(self, handle: IO[bytes], file: str, rank: int | None = None) -> None:
-        """Read one open log. `rank`: whose log it is, when the file's name says so."""
+        """Read one open log; `rank` is the rank in the file's name, if any."""
         findings = self.findings
         findings.files += 1
         triage, last_line = Triage(self._vocabulary), 0
@@ -141,7 +141,7 @@ def match_line(text: str) -> Signature | None:
 
 
 def match_text(text: str) -> Signature | None:
-    """The signature of a message that stands alone, for example a container's last words."""
+    """The signature of a message without context, for example a container's termination message."""
     signature = match_line(text)
     return signature if signature is not None and signature.tier in (Tier.VERDICT, Tier.CAUSE) else None
 

@@ -15,12 +15,12 @@ LONGEST_LINE_BYTES = 1 << 16
 """A longer line is read in overlapping pieces."""
 _PIECE_BYTES = 1 << 13
 WHOLE_FILE_BYTES = 4 << 20
-"""Files up to this size are looked at as a whole first, for hard-wrapped text."""
+"""Files up to this size are first checked as a whole for hard-wrapped text."""
 MOST_LAYERS = 3
-"""Compressed files in compressed files that are opened: there are files that hold themselves."""
+"""Depth of compressed files inside compressed files; some archives contain themselves."""
 BINARY_LOOK_BYTES = 1 << 16
 BINARY_SHARE = 0.05
-"""Share of control characters beyond which a file is no text: random bytes hold 10%, a log with bad bytes far less."""
+"""A file with a larger share of control characters is binary: random bytes hold 10%, a damaged log far less."""
 _OVERLAP_BYTES = 1024
 _STEP = _PIECE_BYTES - _OVERLAP_BYTES
 _NO_TEXT = bytes({*range(1, 32)} - set(b"\b\t\n\v\f\r\x1b"))
@@ -38,13 +38,13 @@ class Block:
             data = data.replace(b"\0", b"")
         self._first, self._data = first, data
         self.text = data.translate(_TO_LINES) if b"\r" in data else data
-        """All of it, every line ended by a line break."""
+        """The whole text, every line ended by a line break."""
         self.last = first + data.count(b"\n")
         self.whole = whole
-        """It is a whole file, so its lines may be more than pieces of its text."""
+        """The block is a whole file, so hard-wrapped lines can be joined."""
 
     def lines(self) -> "Lines":
-        """All lines, the overlong ones in overlapping pieces; a whole file's unwrapped."""
+        """All lines: overlong ones in overlapping pieces, those of a whole file unwrapped."""
         overlong = _has_overlong(self.text)
         if not (overlong or self.whole):
             return Lines(self._numbers, self.text)
@@ -62,7 +62,7 @@ class Block:
 
 
 class Lines:
-    """Lines with their numbers in the file, from 1; split and counted only when somebody asks."""
+    """Lines with their numbers in the file, from 1; split and counted only on demand."""
 
     def __init__(self, numbers: Sequence[int] | Callable[[], Sequence[int]], text: bytes) -> None:
         self._count, self.text = numbers, text
@@ -74,7 +74,7 @@ class Lines:
 
     @cached_property
     def numbers(self) -> Sequence[int]:
-        """One of each line; the parts of a line share its number."""
+        """The number of each line; the parts of a line share one."""
         return self._count() if callable(self._count) else self._count
 
 
@@ -107,7 +107,7 @@ def blocks(handle: IO[bytes]) -> Iterator[Block]:
     source = _Careful(handle)
     first = source.read(WHOLE_FILE_BYTES)
     if _is_binary(first[:BINARY_LOOK_BYTES]):
-        raise OSError("a binary file, no log")
+        raise OSError("a binary file, not a log")
     if len(first) < WHOLE_FILE_BYTES:
         if first:
             yield Block(1, first.removesuffix(b"\n"), whole=True)
@@ -120,7 +120,7 @@ def blocks(handle: IO[bytes]) -> Iterator[Block]:
         if cut < 0 and len(data) < BLOCK_BYTES:
             carry = data
         else:
-            # A line that outgrows the block is cut here and goes on under the same number.
+            # A line longer than the block is cut here; its next part has the same number.
             block = Block(number, data[:cut] if cut >= 0 else data)
             carry = data[cut + 1 :] if cut >= 0 else b""
             number = block.last + (cut >= 0)
@@ -131,14 +131,14 @@ def blocks(handle: IO[bytes]) -> Iterator[Block]:
 
 
 def _is_binary(head: bytes) -> bool:
-    """Whether a file is no text from its start on. NULs say nothing: a log cut while it grows begins with them."""
+    """Whether the first bytes are binary. NULs do not count: a log truncated while it is written begins with them."""
     told = head.replace(b"\0", b"")
     parts = (told[:256], told)
     return all(len(p) - len(p.translate(None, _NO_TEXT)) > BINARY_SHARE * len(p) for p in parts)
 
 
 def decompress(handle: IO[bytes], layers: int = MOST_LAYERS) -> IO[bytes]:
-    """Look at the first bytes and undo gzip, zstd (needs the zstandard package) or UTF-16, one in another too."""
+    """Undo gzip, zstd (needs the zstandard package) and UTF-16, nested too, by the first bytes."""
     buffered = cast(io.BufferedReader, handle if hasattr(handle, "peek") else io.BufferedReader(_Raw(handle)))
     head = buffered.peek(4096)[:4096]
     if head[:2] == b"\x1f\x8b" and layers:
@@ -209,10 +209,10 @@ class _Recoded(io.RawIOBase):
 
 
 class _Careful:
-    """Reads what a damaged or truncated stream still holds, and complains only afterwards."""
+    """Reads all that a damaged or truncated stream still holds, and reports the damage afterwards."""
 
     def __init__(self, handle: IO[bytes]) -> None:
-        # read1 hands out what is there; read would lose it when the stream breaks further on.
+        # read1 returns what has been decoded; read would lose it when the stream breaks later.
         self._read = getattr(handle, "read1", handle.read)
         self._trouble: Exception | None = None
 
@@ -222,7 +222,7 @@ class _Careful:
         while left > 0 and self._trouble is None:
             try:
                 data = self._read(left)
-            except Exception as error:  # every decompressor has an exception of its own
+            except Exception as error:  # Every decompressor has its own exception.
                 self._trouble = error
                 break
             if not data:
@@ -232,6 +232,6 @@ class _Careful:
         return b"".join(parts)
 
     def complain(self) -> None:
-        """Raise OSError when something was wrong."""
+        """Raise OSError if the stream was damaged."""
         if self._trouble is not None:
             raise OSError(f"damaged or truncated: {self._trouble}")

@@ -1,4 +1,4 @@
-"""One raw line -> (rank, text): strip what collectors, launchers and terminals put around a message."""
+"""From a raw line to (rank, text): strip what collectors, launchers and terminals put around a message."""
 
 import json
 import re
@@ -45,9 +45,9 @@ def printable(text: str) -> str:
 
 
 def normalise(text: str) -> tuple[int | None, str | None, str]:
-    """(rank, worker, text): collector and rank prefixes stripped, as many as there are, innermost rank.
+    """(rank, worker, text): all collector and rank prefixes stripped; the rank is the innermost one.
 
-    `worker` tells processes apart that a prefix names without a rank, as Ray does by pid.
+    `worker` identifies processes whose prefix has no rank, for example by pid under Ray.
     """
     rank: int | None = None
     worker: str | None = None

@@ -1,4 +1,4 @@
-"""Follow Python tracebacks per process, so that their last line is known for what it is."""
+"""Follow Python tracebacks per process, to recognise the line that ends each."""
 
 import re
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ VAGUE = entry(Tier.CAUSE, "python_exception", "runtime-error", r"Traceback \(mos
 CONFIG = entry(Tier.CAUSE, "config_error", "config-frames", r"deepspeed/runtime/config", "medium")
 DATA = entry(Tier.CAUSE, "data_error", "data-frames", r"torch/utils/data/", "medium")
 SHM = entry(Tier.CAUSE, "shm_exhausted", "shm-frames", r"multiprocessing/(?:synchronize|heap|shared_memory)\.py$")
-"""Semaphores and shared arrays live in /dev/shm: there an errno means that, not a disk and not the host's memory."""
+"""Semaphores and shared arrays live in /dev/shm: an errno raised here is about it, not about a disk or host memory."""
 PARENT_GONE = entry(Tier.MESSENGER, "unknown", "parent-gone", r"multiprocessing/(?:spawn|forkserver)\.py$")
-"""A spawned child could not read what its parent failed to send: the parent's own error is the cause."""
+"""A spawned child could not read what its parent failed to send: the parent's error is the cause."""
 INOTIFY = entry(Tier.CAUSE, "python_exception", "inotify-frames", r"inotify[^/]*(?:/[^/]+)?\.py$")
 
 _HEADER = "Traceback (most recent call last):"
 _HARMLESS = ("Exception ignored in", "Error in atexit._run_exitfuncs", "--- Logging error ---")
-"""What Python prints before the traceback of an exception that ends nothing."""
+"""Python prints one of these before the traceback of an exception that ends no process."""
 _FRAME = re.compile(r'^[\s|>]*File "(?P<file>[^"]*)", line \d+')
 _CHAIN = re.compile(r"During handling of the above exception|direct cause of the following exception")
 _EXCEPTION = re.compile(r"^(?:\s{0,2}\| )?(?P<name>[A-Za-z_][\w.]*(?:\([A-Z]\w+\))?)(?::\s|:$|$)")
@@ -47,24 +47,24 @@ _OWN_CODE = re.compile(r"/(?:site|dist)-packages/|/lib/python3|<frozen|<string>"
 
 
 Speaker: TypeAlias = int | str | None
-"""Who writes a line: a rank, a worker by its pid, or nobody in particular."""
+"""The writer of a line: a rank, a worker by its pid, or unknown."""
 
 
 @dataclass(slots=True)
 class Ended:
-    """A line that ends a traceback, or looks like the end of one."""
+    """A line that ends a traceback or looks like it."""
 
     name: str
     signature: Signature
     ignored: bool
-    """It was raised in a destructor, at exit or by a logger, and ended nothing."""
+    """Raised in a destructor, at exit or by a logger, so it ended no process."""
     rank: int | None
-    """The process that the launcher's text names just before."""
+    """The process that the launcher names just before the traceback."""
     frame: str
     """File of the innermost frame: who raised. Empty when no frame was seen."""
 
     def reread(self, signature: Signature) -> Signature:
-        """What a message means once it is known who raised it: an errno text alone does not say."""
+        """The meaning of a message given the file that raised it; the text of an errno alone is ambiguous."""
         if self.name.endswith(("EOFError", "UnpicklingError")) and PARENT_GONE.regex.search(self.frame):
             return PARENT_GONE
         if signature.outcome in ("disk_full", "host_oom"):
@@ -77,10 +77,10 @@ class _Open:
     frames: int = 0
     data: bool = False
     file: str = ""
-    """Of the last frame: who raised."""
+    """File of the last frame."""
     ignored: bool = False
     prefix: str = ""
-    """What a logger puts before every line of it, digits as 0."""
+    """The logger's prefix before every line of the traceback, digits as 0."""
 
 
 class Tracebacks:
@@ -106,7 +106,7 @@ class Tracebacks:
         return text
 
     def feed(self, speaker: Speaker, text: str) -> Ended | None:
-        """Take one stripped line; returns what ended if it ends a traceback."""
+        """Take one stripped line; returns the End if the line ends a traceback."""
         state = self._open.get(speaker)
         if text.lstrip(" |+").startswith(_HEADER):
             prefix = state.prefix if state is not None and not state.frames else ""
@@ -133,12 +133,12 @@ class Tracebacks:
         return None
 
     def inside(self, speaker: Speaker, text: str) -> bool:
-        """Whether the line is quoted source inside a traceback: what it says, nobody said."""
+        """Whether the line is source code quoted in a traceback, which is evidence of nothing."""
         state = self._open.get(speaker)
         return state is not None and state.frames > 0 and text[:1].isspace()
 
     def chained(self, speaker: Speaker) -> bool:
-        """Whether the exception that just ended continues a chain; asks once."""
+        """Whether the exception that just ended continues a chain; asking clears the answer."""
         if speaker in self._chained and speaker not in self._open:
             self._chained.discard(speaker)
             return True

@@ -11,26 +11,26 @@ from dataclasses import dataclass
 from harness.diagnosis.reading.stream import Block, Lines
 
 AFTER = 3
-"""Lines after one with a structure that are read too: the end of a traceback has no needle when its class has none."""
+"""Lines read after a structural one, because the last line of a traceback may hold no needle."""
 EVERY_HIT = 12_000
-"""Lines of one shape that are read one by one: one line of each of 10,000 ranks. Beyond, the last of each block."""
+"""Lines of one shape read one by one (one for each of 10,000 ranks); after that, only the last one of each block."""
 WITH_AFTER = 500
-"""Lines of one shape whose following lines are read too."""
+"""Lines of one shape after which the next lines are read too."""
 ALL_HITS = 50_000
-"""Once so many lines were read, EVERY_HIT_LATER lines of each further shape must do."""
+"""After this many lines, only EVERY_HIT_LATER lines of each new shape are read."""
 EVERY_HIT_LATER = 20
 KIND_LATER = 1_000
-"""And so many lines of all further shapes that hold the same needles: errors that never repeat must not cost hours."""
+"""And this many lines of all new shapes with the same needles, so that errors that never repeat do not take hours."""
 SHAPES_KEPT = 50_000
 MOSTLY = 0.5
-"""Share of a block's lines: beyond it, new shapes are no longer remembered; with more needles they are again."""
+"""With a larger share of new shapes in a block, shapes are no longer remembered."""
 _LOWER = bytes.maketrans(bytes(range(65, 91)), bytes(range(97, 123)))
 _DIGITS = b"0123456789\x00"
 _LONGEST_SHAPE_BYTES = 4096
 NOISE = b"nccl info"
-"""Shapes with this say nothing about an end, whatever else is in them."""
+"""Shapes with this text are evidence of nothing, whatever else is in them."""
 MOVING = (b"it/s", b"s/it", b"loss", b"step", b"iter", b"epoch")
-"""Needles of progress: a shape without any of them shows none."""
+"""Needles of progress lines."""
 
 Find = Callable[[bytes], Iterable[tuple[int, int]]]
 """From a text to (which needle, where it starts), line after line, overlapping needles included."""
@@ -74,7 +74,7 @@ def plain_finder(needles: Sequence[bytes]) -> Find:
 
 
 def _trie(texts: Iterable[bytes]) -> bytes:
-    """A pattern that finds any of the texts: shared beginnings are tried once, which alternatives alone are not."""
+    """A pattern that finds any of the texts; it tries shared beginnings once, which plain alternatives do not."""
     branches: dict[bytes, list[bytes]] = {}
     for text in texts:
         branches.setdefault(text[:1], []).append(text[1:])
@@ -93,7 +93,7 @@ def shape_of(text: bytes) -> bytes:
 
 
 class Vocabulary:
-    """All needles, and what each stands for."""
+    """All needles, and the signatures of each."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class Vocabulary:
         self._find = make(list(meaning))
 
     def telling(self, text: bytes) -> Iterator[tuple[bytes, tuple[int, ...] | None]]:
-        """Shapes (lines of a text) with a needle, and what it stands for (below 0: structure; None: progress alone)."""
+        """Shapes (lines of a text) with a needle, and its signature (below 0: structure; None: progress only)."""
         start, end, found = 0, -1, set[int]()
         for which, place in self._find(text):
             if place > end:
@@ -136,7 +136,7 @@ class Triage:
         self._hits: dict[bytes, int] = {}
         self._kinds: dict[tuple[int, ...], int] = {}
         self._novel = False
-        """The last block's shapes were mostly new: then it is cheaper to search every line than to remember them."""
+        """Most shapes of the last block were new, so searching every line is cheaper than remembering them."""
         self._after = 0
         self._read = 0
         self.progress = 0
@@ -171,7 +171,7 @@ class Triage:
         yield from self._wanted(found, shapes, self._choose(shapes, telling), moving)
 
     def _choose(self, shapes: list[bytes], telling: set[bytes]) -> list[int]:
-        """Indices of the telling lines, thinned where one shape repeats without end."""
+        """Indices of the lines to read, thinned where one shape repeats endlessly."""
         spent = {shape for shape in telling if self._hits.get(shape, 0) >= self._enough()}
         fresh = telling - spent
         last: dict[object, int] = dict(zip(shapes, range(len(shapes)), strict=True)) if spent else {}
@@ -197,7 +197,7 @@ class Triage:
     def _wanted(self, found: Lines, shapes: list[bytes], wanted: list[int], moving: set[bytes]) -> Iterator[Line]:
         position = 0
         for start in [-1, *wanted]:
-            # From a telling line (or from the block's start, after one in the block before) on to the next.
+            # From one line to read (or from the block's start, after one in the block before) to the next.
             if start >= 0:
                 self.progress += sum(map(moving.__contains__, shapes[position : start + 1])) if moving else 0
                 position = start + 1
