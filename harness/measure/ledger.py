@@ -35,11 +35,14 @@ def predict(spec: RunSpec, shape: Shape | None = None) -> Ledger | None:
     )
     if own is None:
         return None
+    kept, block = _activations(spec, shape)
     if spec.data.gradient_accumulation > 1:
         own = replace(own, standing_gradients=own.gradients)
     return replace(
         own,
-        activations=_activations(spec, shape),
+        activations=kept,
+        block=block,
+        recomputed=block if spec.model.activation_checkpointing else 0,
         logits=_logits(spec, shape),
         workspace=WORKSPACE_BYTES if spec.platform.device == "cuda" else 0,
     )
@@ -74,11 +77,11 @@ def _of_engine(spec: RunSpec, **counts: int) -> Ledger | None:
     return ledger(parse_settings(spec.engine.name, spec.engine.settings), sizes)
 
 
-def _activations(spec: RunSpec, shape: Shape) -> int:
-    """Bytes that forward keeps for backward in all blocks and the last norm, counted from Hugging Face's block.
+def _activations(spec: RunSpec, shape: Shape) -> tuple[int, int]:
+    """Bytes that forward keeps for backward in all blocks and the last norm, and those of one whole block.
 
-    Per token and block, in elements: a norm keeps its input as float32, the normed input and its output; attention
-    keeps q and k after rotation, v, its output and one float32 a head; the MLP keeps gate, up, activation and product.
+    Counted from Hugging Face's block. Per token, in elements: a norm keeps its input as float32, the normed input and its
+    output, a norm of queries or keys all but its output; attention keeps q and k after rotation, v, its output and one float32 a head; the MLP keeps gate, up, activation and product.
     Compiled, a norm keeps its input and its output, and the MLP makes its product again, unless the engine's hooks
     split the block. Each expert that a token goes to keeps an MLP's tensors, its input and its output.
     """
@@ -87,7 +90,7 @@ def _activations(spec: RunSpec, shape: Shape) -> int:
     settings = parse_settings(spec.engine.name, spec.engine.settings)
     compiled = bool(getattr(settings, "compile", False))
     norm = shape.hidden * (2 * size if compiled else 4 + 2 * size)
-    attention = (2 * shape.query_width + 2 * shape.key_width) * size + 4 * shape.heads
+    attention = (2 * shape.query_width + 2 * shape.key_width) * size + 4 * shape.heads + (4 + size) * shape.inner_norms
     whole = compiled and not ENGINES[spec.engine.name].hooks_in_blocks(settings)
     mlp = (3 if whole else 4) * shape.active_intermediate * size + 2 * shape.active_experts * shape.hidden * size
     block = tokens * (shape.norms * norm + attention + mlp)
@@ -95,8 +98,8 @@ def _activations(spec: RunSpec, shape: Shape) -> int:
         block += spec.data.micro_batch * shape.heads * spec.data.sequence_length**2 * (4 + size)
     last = tokens * shape.hidden * (4 + 2 * size)
     if spec.model.activation_checkpointing:
-        return shape.layers * tokens * shape.hidden * size + block + last
-    return shape.layers * block + last
+        return shape.layers * tokens * shape.hidden * size + last, block
+    return shape.layers * block + last, block
 
 
 def _logits(spec: RunSpec, shape: Shape) -> int:

@@ -28,6 +28,8 @@ class Shape:
     """Norms and biases of one block, those of experts apart."""
     norms: int = 2
     """Norms of the residual's width in one block."""
+    inner_norms: int = 0
+    """Elements of one token that pass a norm of queries or keys in one block."""
     expert_layers: int = 0
     """Blocks with experts."""
     experts: int = 0
@@ -121,18 +123,22 @@ def _qwen2(_: dict[str, Any], base: Sizes) -> Sizes:
 
 def _head_norms(_: dict[str, Any], base: Sizes) -> Sizes:
     """One norm of a head's width for queries and one for keys."""
-    return {"vectors": base["vectors"] + 2 * base["query_width"] // base["heads"]}
+    return {"vectors": base["vectors"] + 2 * base["query_width"] // base["heads"]} | _inner(base)
 
 
 def _wide_norms(_: dict[str, Any], base: Sizes) -> Sizes:
     """One norm over all queries and one over all keys."""
-    return {"vectors": base["vectors"] + base["query_width"] + base["key_width"]}
+    return {"vectors": base["vectors"] + base["query_width"] + base["key_width"]} | _inner(base)
+
+
+def _inner(base: Sizes) -> Sizes:
+    return {"inner_norms": base["query_width"] + base["key_width"]}
 
 
 def _gemma3(config: dict[str, Any], base: Sizes) -> Sizes:
     tied = bool(config.get("tie_word_embeddings", True))
     vectors = base["vectors"] + 2 * base["hidden"] + 2 * base["query_width"] // base["heads"]
-    return {"vectors": vectors, "norms": 4, "tied": tied}
+    return {"vectors": vectors, "norms": 4, "tied": tied} | _inner(base)
 
 
 def _experts(config: dict[str, Any], base: Sizes, *, width: str, dense: int = 0) -> Sizes:

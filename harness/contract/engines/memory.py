@@ -24,9 +24,9 @@ class Sizes:
 class Ledger:
     """Predicted bytes of one rank, on the device unless said otherwise.
 
-    Three moments compete for the peak. When backward begins, all that forward kept is there; gradients are not, unless
-    the engine keeps a buffer for them. When backward ends, one unit's gradients are beside the state. The step adds
-    its temporary copies.
+    Three moments compete for the peak. When backward begins, all that forward kept is there and the logits, or soon after
+    them a block that is made again; gradients are not, unless the engine keeps a buffer for them. When backward ends,
+    what is left of the first block turns into one unit's gradients beside the state. The step adds its temporary copies.
     """
 
     parameters: int
@@ -41,6 +41,10 @@ class Ledger:
     """Whole gradients of the unit whose backward runs, before they are reduced."""
     activations: int = 0
     """What forward keeps for backward, all decoder blocks."""
+    block: int = 0
+    """Activations of the one block whose backward runs."""
+    recomputed: int = 0
+    """The same where forward did not keep them: they come on top of `activations`."""
     logits: int = 0
     """The head's output and the copies that the loss makes of it."""
     buckets: int = 0
@@ -60,13 +64,13 @@ class Ledger:
     @property
     def loss_peak(self) -> int:
         """Device bytes when backward begins."""
-        kept = self.gathered + self.activations + self.logits + self.buckets + self.workspace
+        kept = self.gathered + self.activations + max(self.logits, self.recomputed) + self.buckets + self.workspace
         return self.parameters + self.optimizer + self.standing_gradients + kept
 
     @property
     def backward_peak(self) -> int:
         """Device bytes when backward ends."""
-        return self.state + self.gathered + self.unreduced + self.buckets + self.workspace
+        return self.state + self.gathered + max(self.unreduced, self.block) + self.buckets + self.workspace
 
     @property
     def step_peak(self) -> int:
