@@ -80,8 +80,9 @@ def _of_engine(spec: RunSpec, **counts: int) -> Ledger | None:
 def _activations(spec: RunSpec, shape: Shape) -> tuple[int, int]:
     """Bytes that forward keeps for backward in all blocks and the last norm, and those of one whole block.
 
-    Counted from Hugging Face's block. Per token, in elements: a norm keeps its input as float32, the normed input and its
-    output, a norm of queries or keys all but its output; attention keeps q and k after rotation, v, its output and one float32 a head; the MLP keeps gate, up, activation and product.
+    Counted from Hugging Face's block. Per token, in elements: a norm keeps its input as float32, the normed input and
+    its output, a norm of queries or keys all but its output; attention keeps q and k after rotation, v, its output and
+    one float32 a head; the MLP keeps gate, up, activation and product.
     Compiled, a norm keeps its input and its output, and the MLP makes its product again, unless the engine's hooks
     split the block. Each expert that a token goes to keeps an MLP's tensors, its input and its output.
     """

@@ -24,9 +24,10 @@ class Sizes:
 class Ledger:
     """Predicted bytes of one rank, on the device unless said otherwise.
 
-    Three moments compete for the peak. When backward begins, all that forward kept is there and the logits, or soon after
-    them a block that is made again; gradients are not, unless the engine keeps a buffer for them. When backward ends,
-    what is left of the first block turns into one unit's gradients beside the state. The step adds its temporary copies.
+    Three moments compete for the peak. When backward begins, all that forward kept is there and the logits, or soon
+    after them a block that is made again; gradients are not, unless the engine keeps a buffer for them. When backward
+    ends, what is left of the first block turns into one unit's gradients beside the state. The step adds its temporary
+    copies.
     """
 
     parameters: int
