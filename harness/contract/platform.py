@@ -22,6 +22,8 @@ class Offer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """CPU cores to request for the pod; null: leave it to the executor."""
     memory_gib: PositiveFloat | None = None
     """Host memory to request for the pod, in GiB."""
+    slurm_gpu: str | None = None
+    """The GPU's type in the site's Slurm, which `sinfo --format=%G` prints as `gpu:TYPE:COUNT`; null: any GPU."""
     price: str | None = None
     """Row of `config/prices.yaml`; null when the price is unknown."""
 

@@ -9,7 +9,7 @@ import pytest
 from dtbench.report.document import build, write_report
 from dtbench.report.frontier_rows import FILE, frontier_rows, frontier_specs, write_frontier, write_frontier_plan
 from dtbench.study.matrix import Matrix
-from dtbench.workflow import gpus_of
+from dtbench.slurm import slurm_request
 from msgspec import structs
 
 from harness.contract.engines import CONFIGS, ENGINES, parse_settings, resolve_settings
@@ -71,7 +71,7 @@ def test_a_study_names_its_frontiers_by_pattern(study: Load) -> None:
         "--processes",
         "6",
     ]
-    assert gpus_of(first.spec) == 2
+    assert slurm_request(first.spec, None)["gres"] == "gpu:2"
 
 
 def test_the_tuned_arm_has_no_frontier(study: Load) -> None:

@@ -133,7 +133,7 @@ def test_an_attempts_own_spec_is_kept(tmp_path: Path, matrix: Matrix) -> None:
     plan = Plan.of(matrix, tmp_path, frozenset())
     path = at(run, attempt=7).path()
     assert plan.spec(path) == at(run, attempt=7).to_json()
-    assert (plan.gpus(path), plan.cpus(path), plan.priority(path)) == (2, 16, 0)
+    assert (plan.slurm(path)["gres"], plan.slurm(path)["cpus_per_task"], plan.priority(path)) == ("gpu:2", 16, 0)
 
 
 def test_a_record_without_newer_fields_counts(tmp_path: Path, matrix: Matrix) -> None:

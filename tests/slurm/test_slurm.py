@@ -1,9 +1,13 @@
-"""`snakemake --profile slurm` on a real Slurm of one node: submitted, run, collected, and not run again."""
+"""`snakemake --profile slurm` on a real Slurm: submitted, run over its nodes, adopted, collected, and not run again."""
 
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,10 +31,21 @@ protocol: {preset: quick, warmup_steps: 1, timed_steps: 2, telemetry_hz: 0}
 """
 
 
+TWO_NODES = STUDY.replace(
+    "[cpu-x2]",
+    "[{name: cpu-x2-n2, device: cpu, world_size: 2, nodes: 2, accelerator: cpu, interconnect: ethernet}]",
+).replace("zero-2", "fsdp2-reshard")
+
+
+def command(study: Path, results: Path) -> list[str]:
+    polls = ["--slurm-adopt-init-seconds-before-status-checks", "3"]
+    config = ["--config", f"study={study}", f"results={results}"]
+    return [sys.executable, "-m", "snakemake", "--profile", "slurm", *polls, *config]
+
+
 def snakemake(study: Path, results: Path) -> str:
-    command = [sys.executable, "-m", "snakemake", "--profile", "slurm"]
     done = subprocess.run(
-        [*command, "--config", f"study={study}", f"results={results}"],
+        command(study, results),
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -54,8 +69,37 @@ def test_a_study_runs_once_as_slurm_jobs(tmp_path: Path) -> None:
     assert len(re.findall(r"submitted with SLURM jobid \d+", first)) == 2
     assert re.findall(r"JobState=(\w+)", jobs) == ["COMPLETED", "COMPLETED"]
     assert re.findall(r"CPUs/Task=(\d+)", jobs) == ["2", "2"], "one core a rank"
-    records = [json.loads(p.read_text()) for p in sorted((tmp_path / "results").rglob("record.json"))]
-    assert [(r["spec"]["identity"]["config"], r["outcome"]) for r in records] == [("ddp", "ok"), ("zero-2", "ok")]
+    assert outcomes(tmp_path / "results") == [("ddp", "ok"), ("zero-2", "ok")]
     assert "| zero-2 |" in (tmp_path / "results/small/report.md").read_text(encoding="utf-8")
     assert "Nothing to be done" in second
     assert re.findall(r"JobId=\d+", again) == re.findall(r"JobId=\d+", jobs)
+
+
+def until(done: Callable[[], bool], what: str) -> None:
+    end_s = time.monotonic() + 120
+    while not done():
+        assert time.monotonic() < end_s, f"not within 120 s: {what}"
+        time.sleep(0.5)
+
+
+def outcomes(results: Path) -> list[tuple[str, str]]:
+    records = [json.loads(p.read_text()) for p in sorted(results.rglob("record.json"))]
+    return [(r["spec"]["identity"]["config"], r["outcome"]) for r in records]
+
+
+def test_a_second_client_adopts_jobs_over_two_nodes(tmp_path: Path) -> None:
+    study, results = tmp_path / "two.yaml", tmp_path / "results"
+    study.write_text(TWO_NODES, encoding="utf-8")
+    with lab(tmp_path, cpus=1, nodes=2):
+        first = subprocess.Popen(command(study, results), cwd=ROOT, stdout=subprocess.DEVNULL, start_new_session=True)
+        until(lambda: len(ask("squeue", "--noheader", "--format=%i").split()) == 2, "two jobs in the queue")
+        until(lambda: "R" in ask("squeue", "--noheader", "--format=%t").split(), "a running job")
+        os.killpg(first.pid, signal.SIGKILL)
+        first.wait()
+        second = snakemake(study, results)
+        jobs = ask("scontrol", "show", "job")
+    assert len(re.findall(r"adopts SLURM jobid \d+", second)) == 2, second
+    assert re.findall(r"JobState=(\w+)", jobs) == ["COMPLETED", "COMPLETED"], "each run was submitted once"
+    assert re.findall(r"NumNodes=(\d+)", jobs) == ["2", "2"]
+    assert outcomes(results) == [("ddp", "ok"), ("fsdp2-reshard", "ok")]
+    assert len(list(results.rglob("try-1/rank-1.log*"))) == 2, "logs of both nodes lie beside the record"

@@ -19,10 +19,10 @@ if not (getattr(sys.modules.get("harness"), "__file__", None) or "").startswith(
 
 from dtbench.bill import bill_is_due, print_bill
 from dtbench.report.frontier_rows import frontier_specs
+from dtbench.slurm import slurm_request
 from dtbench.study.families import check_families
 from dtbench.study.matrix import load_matrix
 from dtbench.workflow import (
-    gpus_of as gpus_of_spec,
     Plan,
     check_writable,
     export_path,
@@ -75,12 +75,8 @@ def priority_of(wildcards):
     return PLAN.priority(attempt_of(wildcards))
 
 
-def gpus_of(wildcards):
-    return PLAN.gpus(attempt_of(wildcards))
-
-
-def cpus_of(wildcards):
-    return PLAN.cpus(attempt_of(wildcards))
+def slurm(key):
+    return lambda wildcards: PLAN.slurm(attempt_of(wildcards))[key]
 
 
 def frontier_of(wildcards):
@@ -96,8 +92,8 @@ def frontier_options_of(wildcards):
     return frontier_of(wildcards).options
 
 
-def frontier_gpus_of(wildcards):
-    return gpus_of_spec(frontier_of(wildcards).spec)
+def frontier_slurm(key):
+    return lambda wildcards: slurm_request(frontier_of(wildcards).spec)[key]
 
 
 def gke_settings(wildcards):

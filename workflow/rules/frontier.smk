@@ -12,7 +12,14 @@ rule search:
     conda:
         "../envs/dtbench.yaml"
     resources:
-        gpu=frontier_gpus_of,
+        nodes=frontier_slurm("nodes"),
+        tasks=frontier_slurm("tasks"),
+        mpi=frontier_slurm("mpi"),
+        gres=frontier_slurm("gres"),
+        tasks_per_gpu=frontier_slurm("tasks_per_gpu"),
+        cpus_per_task=frontier_slurm("cpus_per_task"),
+        mem_mb=frontier_slurm("mem_mb"),
+        runtime=frontier_slurm("runtime"),
         bench_slot=1,
     params:
         spec=frontier_spec_of,

@@ -14,8 +14,14 @@ rule run:
     conda:
         "../envs/dtbench.yaml"
     resources:
-        gpu=gpus_of,
-        cpus_per_task=cpus_of,
+        nodes=slurm("nodes"),
+        tasks=slurm("tasks"),
+        mpi=slurm("mpi"),
+        gres=slurm("gres"),
+        tasks_per_gpu=slurm("tasks_per_gpu"),
+        cpus_per_task=slurm("cpus_per_task"),
+        mem_mb=slurm("mem_mb"),
+        runtime=slurm("runtime"),
         bench_slot=1,
     params:
         spec=spec_of,

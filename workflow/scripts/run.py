@@ -5,4 +5,5 @@ from dtbench.script import become_harness
 snakemake = globals()["snakemake"]
 command = {"run": "run", "search": "frontier"}[snakemake.rule]
 options = snakemake.params.get("options", ())
-become_harness(command, snakemake.params.spec, snakemake.output[0], options, snakemake.log[0])
+cpus = snakemake.resources.cpus_per_task
+become_harness(command, snakemake.params.spec, snakemake.output[0], options, snakemake.log[0], cpus)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from dtbench import slurm
 from dtbench.study.matrix import Matrix, load_matrix
 from harness.contract.errors import HarnessError
 from harness.process import die_with_parent
@@ -34,21 +35,30 @@ def run(snakemake: Any, work: Callable[[Matrix, Path], object]) -> None:
         sys.exit(f"{said}; the traceback is in {log}")
 
 
-def become_harness(command: str, spec: Mapping[str, Any], output: str, options: Sequence[str], log: str) -> NoReturn:
+def become_harness(
+    command: str, spec: Mapping[str, Any], output: str, options: Sequence[str], log: str, cpus: int
+) -> NoReturn:
     """Replace this process by `python -m harness COMMAND SPEC FOLDER OPTIONS`, FOLDER being where `output` will lie.
 
     What it says goes to the terminal and to `<FOLDER>.log`; `log`, the rule's, becomes a link to it: see `_link`.
+    Several nodes of Slurm each get one, with `cpus` cores.
     """
-    folder = Path(output).parent
+    result = Path(output)
+    folder = result.parent
     # SIGKILL, since a supervisor that is asked to stop would write a record. The parent is Snakemake itself: bash, from
     # 5.1 on, replaces itself by the last command it is given.
     die_with_parent(os.getppid())
     words = folder.with_name(f"{folder.name}.log")
     _link(Path(log), words)
     _tee(words)
+    slurm.set_aside_preempted(result)
     # A file without a name: nothing to clean up, and nothing inside the folder that the supervisor owns.
     descriptor = os.memfd_create("spec.json", 0)
     os.write(descriptor, json.dumps(spec).encode())
+    nodes = int(spec["platform"].get("nodes", 1))
+    if slurm.needs_step(nodes):
+        step = slurm.step_command(nodes, cpus, [command, "/dev/stdin", str(folder), *options])
+        sys.exit(slurm.run_step(step, descriptor, result))
     arguments = [command, f"/proc/self/fd/{descriptor}", str(folder), *options]
     os.execv(sys.executable, [sys.executable, "-m", "harness", *arguments])
 

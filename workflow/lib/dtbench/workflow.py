@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dtbench.results.store import is_current, missing, scan, sources, wanted
+from dtbench.slurm import slurm_request
 from dtbench.study.cell import at
 from dtbench.study.matrix import Matrix
 from harness.contract.errors import SpecError, clip_path, nearest
@@ -18,8 +19,6 @@ from harness.contract.spec import RunSpec
 
 OPTIONS = ("study", "rerun", "results")
 """Keys of `snakemake --config`."""
-CPUS_PER_RANK = {"cuda": 8, "cpu": 1}
-"""Cores per rank where the platform names none: a rank on a GPU has threads to launch, to log and to offload with."""
 
 
 def export_path(libraries: Sequence[str]) -> None:
@@ -129,11 +128,6 @@ def _nothing_selected(rerun: frozenset[str], ended: Counter[str]) -> str:
     return f"rerun={asked or ','.join(sorted(rerun))} selects no run; the study's runs are: {there}"
 
 
-def gpus_of(spec: RunSpec) -> int:
-    """GPUs that a run of the spec holds."""
-    return spec.platform.world_size if spec.platform.device == "cuda" else 0
-
-
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The wanted attempts by their path below the study's folder, in the order to launch them."""
@@ -161,15 +155,9 @@ class Plan:
         """Snakemake's priority: earlier in the plan, higher."""
         return len(self.specs) - self._places.get(path, len(self.specs))
 
-    def gpus(self, path: str) -> int:
-        """GPUs the attempt holds."""
-        return gpus_of(self._spec(path))
-
-    def cpus(self, path: str) -> int:
-        """Cores to ask a scheduler for that confines a job to them: the platform's, else a usual share per rank."""
-        spec = self._spec(path)
-        platform = spec.platform
-        return spec.offer.cpus or platform.world_size * CPUS_PER_RANK[platform.device]
+    def slurm(self, path: str) -> dict[str, int | str]:
+        """What a Slurm job of the attempt asks for."""
+        return slurm_request(self._spec(path))
 
     def _spec(self, path: str) -> RunSpec:
         """The spec of an attempt, the wanted one of its run or another.

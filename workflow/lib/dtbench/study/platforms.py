@@ -121,6 +121,8 @@ class PlatformEntry(Platform, frozen=True, kw_only=True, forbid_unknown_fields=T
     """CPU cores to request for the pod; null: leave it to the executor."""
     memory_gib: PositiveFloat | None = None
     """Host memory to request for the pod, in GiB."""
+    slurm_gpu: str | None = None
+    """The GPU's type in the site's Slurm, which `sinfo --format=%G` prints as `gpu:TYPE:COUNT`; null: any GPU."""
 
     environment: dict[str, str] = {}  # noqa: RUF012 (msgspec copies it)
     """Environment variables every run on this platform gets."""
