@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from dtbench.report.document import build, write_report
 from dtbench.report.frontier_rows import FILE, frontier_rows, frontier_specs, write_frontier, write_frontier_plan
-from dtbench.study.matrix import Matrix
 from dtbench.slurm import slurm_request
+from dtbench.study.matrix import Matrix
 from msgspec import structs
 
 from harness.contract.engines import CONFIGS, ENGINES, parse_settings, resolve_settings

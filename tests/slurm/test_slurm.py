@@ -103,3 +103,16 @@ def test_a_second_client_adopts_jobs_over_two_nodes(tmp_path: Path) -> None:
     assert re.findall(r"NumNodes=(\d+)", jobs) == ["2", "2"]
     assert outcomes(results) == [("ddp", "ok"), ("fsdp2-reshard", "ok")]
     assert len(list(results.rglob("try-1/rank-1.log*"))) == 2, "logs of both nodes lie beside the record"
+
+
+def test_a_requeued_run_starts_again(tmp_path: Path) -> None:
+    study, results = tmp_path / "two.yaml", tmp_path / "results"
+    study.write_text(TWO_NODES.replace("ddp, ", "").replace("timed_steps: 2", "timed_steps: 60"), encoding="utf-8")
+    with lab(tmp_path, cpus=1, nodes=2):
+        client = subprocess.Popen(command(study, results), cwd=ROOT, stdout=subprocess.DEVNULL, start_new_session=True)
+        until(lambda: any(results.rglob("heartbeat-1.json")), "a heartbeat of node 1's rank")
+        ask("scontrol", "requeue", "1")
+        assert client.wait(timeout=600) == 0
+        jobs = ask("scontrol", "show", "job")
+    assert re.findall(r"Restarts=(\d+)", jobs) == ["1"]
+    assert outcomes(results) == [("fsdp2-reshard", "ok")]

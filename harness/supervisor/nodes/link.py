@@ -119,8 +119,13 @@ class Link:
         """Send the content of a file that does not grow any more."""
         with open(path, "rb") as file:
             file.seek(max(0, path.stat().st_size - LARGEST_FILE_BYTES))
-            while (chunk := file.read(CHUNK_BYTES)) and self.lost is None:
+            chunk = file.read(CHUNK_BYTES)
+            # An empty file travels too: a log in which a rank said nothing tells that the rank was started.
+            while True:
                 self.send(file=name, data=base64.b64encode(zlib.compress(chunk, 1)).decode())
+                chunk = file.read(CHUNK_BYTES)
+                if not chunk or self.lost is not None:
+                    break
 
     def take(self, timeout_s: float = 0.0) -> list[dict[str, Any]]:
         """The messages that have come; waits for a first one at most so long."""

@@ -18,7 +18,7 @@ CPUS_PER_RANK = {"cuda": 8, "cpu": 1}
 MEMORY_GIB_PER_RANK = {"cuda": 32, "cpu": 8}
 """Host memory per rank where the platform names none."""
 MARGIN_MIN = 10
-"""What a job needs beside its run's own deadline: to start Snakemake, to collect logs. The harness always ends first."""
+"""What a job needs beside its run's own deadline: to start Snakemake, to collect logs. The harness ends first."""
 STEP_VARIABLE = "DTBENCH_SRUN"
 """Words between srun's own options and the harness: more options (Pyxis), or a command (`apptainer exec ...`)."""
 PREEMPTED = "record.json.preempted"
@@ -51,7 +51,7 @@ def step_command(nodes: int, cpus: int, own: Sequence[str]) -> list[str]:
     """The srun of one supervisor a node. Node 0 ends the others, so Slurm must not end node 0 for their exit status."""
     words = shlex.split(os.environ.get(STEP_VARIABLE, ""))
     where = [f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", f"--cpus-per-task={cpus}"]
-    fate = ["--kill-on-bad-exit=0", "--wait=0", "--cpu-bind=none"]
+    fate = ["--kill-on-bad-exit=0", "--wait=0"]
     # A container has a Python of its own.
     python = "python" if words else sys.executable
     return ["srun", *where, *fate, *words, python, "-m", "harness", *own]

@@ -44,7 +44,9 @@ class Executor(slurm.Executor):  # type: ignore[misc]
         name = job_name(self.workflow.globals["RESULTS"])
         self.run_uuid = f"{prefix}_{name}" if prefix else name
         self._alive: dict[str, str] = {}
-        self._asked_s = -ASK_AGAIN_S
+        self._asked_s = float("-inf")
+        # What was alive before this client submitted anything.
+        self._before: set[str] | None = None
         self._lock = threading.Lock()
         self.logger.info(f"Slurm jobs of this study: squeue --me --name {self.run_uuid}")
 
@@ -60,21 +62,14 @@ class Executor(slurm.Executor):  # type: ignore[misc]
             return
         log = self.slurm_logdir / f"rule_{job.name}" / get_job_wildcards(job) / f"{found}.log"
         self.logger.info(f"Job {job.jobid} adopts SLURM jobid {found}, which an earlier client submitted (log: {log}).")
-        self._report_job_submission_threadsafe(
-            SubmittedJobInfo(job, external_jobid=found, aux={"slurm_logfile": log})
-        )
+        self._report_job_submission_threadsafe(SubmittedJobInfo(job, external_jobid=found, aux={"slurm_logfile": log}))
 
     def run_array_jobs(self, jobs: list[Any]) -> None:
-        """Submit an array, unless tasks of an earlier one live: only the first run of an array can be told apart."""
+        """Submit an array, unless an earlier client's jobs are alive: the runs of an array cannot be told apart."""
         try:
-            with self._lock:
-                alive = self._ask()
-            if alive:
-                ids = ", ".join(sorted(alive.values()))
-                raise WorkflowError(
-                    f"jobs of this study that an earlier client submitted are alive ({ids}), and the runs of an array "
-                    "cannot be told apart; wait until they have ended, or cancel them with scancel"
-                )
+            self._look()
+            if self._before:
+                raise WorkflowError(self._refusal(self._before))
         except Exception as error:
             for job in jobs:
                 self._report_job_error_threadsafe(SubmittedJobInfo(job), msg=f"not submitted: {error}")
@@ -82,17 +77,24 @@ class Executor(slurm.Executor):  # type: ignore[misc]
         super().run_array_jobs(jobs)
 
     def _find(self, job: Any) -> str | None:
+        alive = self._look()
+        if arrays := {number for number in self._before or () if "_" in number}:
+            raise WorkflowError(self._refusal(arrays))
+        return alive.get(f"rule_{job.name}_wildcards_{get_job_wildcards(job)}")
+
+    def _refusal(self, numbers: set[str]) -> str:
+        return (
+            f"jobs of an earlier client are alive ({', '.join(sorted(numbers))}), and the runs of a job array cannot "
+            "be told apart; call again when they have ended, or cancel them with scancel"
+        )
+
+    def _look(self) -> dict[str, str]:
         with self._lock:
-            now_s = time.monotonic()
-            if now_s - self._asked_s > ASK_AGAIN_S:
-                self._alive, self._asked_s = self._ask(), now_s
-            found = self._alive.get(f"rule_{job.name}_wildcards_{get_job_wildcards(job)}")
-        if found and "_" in found:
-            raise WorkflowError(
-                f"the array {found.partition('_')[0]} of an earlier client is alive, and its runs cannot be told apart; "
-                "wait until it has ended, or cancel it with scancel"
-            )
-        return found
+            if time.monotonic() - self._asked_s > ASK_AGAIN_S:
+                self._alive, self._asked_s = self._ask(), time.monotonic()
+            if self._before is None:
+                self._before = set(self._alive.values())
+            return self._alive
 
     def _ask(self) -> dict[str, str]:
         """Comment -> id of each job of the study that has not ended. Raises when squeue does not answer.
