@@ -71,7 +71,7 @@ def test_a_study_names_its_frontiers_by_pattern(study: Load) -> None:
         "--processes",
         "6",
     ]
-    assert slurm_request(first.spec, None)["gres"] == "gpu:2"
+    assert slurm_request(first.spec)["gres"] == "gpu:2"
 
 
 def test_the_tuned_arm_has_no_frontier(study: Load) -> None:

@@ -13,8 +13,9 @@ H100 = {"name": "h100-x16-n2", "device": "cuda", "world_size": 16, "nodes": 2, "
 
 
 def test_a_job_asks_per_node() -> None:
-    spec = make_spec("ddp", platform=H100 | {"interconnect": "nvlink", "cpus": 96, "memory_gib": 900.0})
-    assert slurm.slurm_request(spec, "h100") == {
+    offer = {"cpus": 96, "memory_gib": 900.0, "slurm_gpu": "h100"}
+    spec = make_spec("ddp", platform=H100 | {"interconnect": "nvlink"}, offer=offer)
+    assert slurm.slurm_request(spec) == {
         "nodes": 2,
         "tasks": 2,
         "mpi": "srun",
@@ -28,7 +29,7 @@ def test_a_job_asks_per_node() -> None:
 
 def test_no_type_asks_for_any_gpu() -> None:
     spec = make_spec("ddp", platform=H100 | {"interconnect": "nvlink", "nodes": 1})
-    request = slurm.slurm_request(spec, None)
+    request = slurm.slurm_request(spec)
     assert (request["gres"], request["mpi"], request["cpus_per_task"]) == ("gpu:16", "", 128)
 
 
