@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from harness.contract.codec import Name, PositiveFloat, PositiveInt, canonical, essence
+from harness.contract.codec import LONGEST_NAME, Name, PositiveFloat, PositiveInt, canonical, digest, essence
 from harness.contract.errors import SpecError
 
 
@@ -65,6 +65,13 @@ class Platform(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def ranks_per_node(self) -> int:
         """Ranks of one node."""
         return self.world_size // self.nodes
+
+    @property
+    def compute_class(self) -> str:
+        """Name of its GKE ComputeClass: a legal label value, the same for the same platform and no other."""
+        slug = f"dtbench-{self.name.replace('_', '-').replace('.', '-')}"
+        plain = slug == f"dtbench-{self.name}" and len(slug) <= LONGEST_NAME
+        return slug if plain else f"{slug[: LONGEST_NAME - 9].rstrip('-')}-{digest(self.name)[:8]}"
 
 
 def hashed_text(platform: Platform) -> str | None:

@@ -56,6 +56,16 @@ def test_the_pod_requests_its_platforms_gpus():
     assert shm["emptyDir"] == {"medium": "Memory", "sizeLimit": "40960Mi"}
 
 
+def test_a_compute_class_is_selected_alone():
+    pod = pod_of(render_manifest(make_spec(zone="us-central1-a"), make_settings(compute_classes=True)))
+    assert pod["nodeSelector"] == {"cloud.google.com/compute-class": "dtbench-l4-x4"}
+    by_hand = pod_of(render_manifest(make_spec(zone="us-central1-a"), make_settings()))
+    assert by_hand["nodeSelector"]["topology.kubernetes.io/zone"] == "us-central1-a"
+    names = {make_spec(name=name).platform.compute_class for name in ("l4-x4", "l4_x4", "l4.x4", 63 * "l", 62 * "l")}
+    assert len(names) == 5
+    assert all(len(name) <= 63 for name in names)
+
+
 def test_a_pod_takes_its_whole_host():
     spec = make_spec(name="h100-x4", machine_type="a3-highgpu-8g", gke_accelerator="nvidia-h100-80gb")
     limits = pod_of(render_manifest(spec, make_settings()))["containers"][0]["resources"]["limits"]

@@ -20,6 +20,9 @@ STUDIES = {
 TARGETS = {"start": [], "report": ["report"], "plan": ["plan"]}
 """Command -> Snakemake's targets for it; none: the default target."""
 FIT = "say which configs of a model fit on which GPUs, and why"
+CLOUD = {
+    "gke": "make, look at or remove what studies need on GKE: namespace, rights, bucket, machines to buy",
+}
 RECORDS = {
     "compare": "say which cells got slower between two sets of records; for CI",
     "load": "write all runs as one table, CSV or Parquet, with a data dictionary",
@@ -33,6 +36,8 @@ HELP = "\n".join(
         *(f"  {name:<10}{text}" for name, text in STUDIES.items()),
         "\nbefore there are GPUs:",
         f"  {'fit':<10}{FIT}",
+        "\nbefore there is a cluster's first run:",
+        *(f"  {name:<10}{text}" for name, text in CLOUD.items()),
         "\nstored records:",
         *(f"  {name:<10}{text}" for name, text in RECORDS.items()),
         "\nbeside the GPUs (also as python -m harness COMMAND):",
@@ -67,6 +72,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from dtbench.fit.command import fit
 
             return fit(options, _root())
+        if options.command == "gke":
+            from dtbench.cloud.command import gke
+
+            return gke(options, _root())
         if options.command in RECORDS:
             return {"compare": _compare, "load": _load, "site": _site}[options.command](options)
         return _check(options.study) if options.command == "check" else _snakemake(options, extra)
@@ -84,6 +93,11 @@ def _parser(command_given: str) -> argparse.ArgumentParser:
         from dtbench.fit.command import add_arguments
 
         add_arguments(fit)
+    cloud = commands.add_parser("gke", help=CLOUD["gke"], description=f"{CLOUD['gke'][0].upper()}{CLOUD['gke'][1:]}.")
+    if command_given == "gke":
+        from dtbench.cloud import command as gke_command
+
+        gke_command.add_arguments(cloud)
     for name, text in STUDIES.items():
         command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         command.add_argument("study", nargs="?", default="quick", metavar="STUDY", help=_STUDY_HELP)

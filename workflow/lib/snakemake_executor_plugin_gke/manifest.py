@@ -23,9 +23,11 @@ LABEL = "dtbench"
 SPEC_HASH, MADE_WITH = f"{LABEL}/spec-hash", f"{LABEL}/made-with"
 JOB_SETTINGS = (
     "image", "bucket", "service_account", "queue", "priority_class", "secret", "backoff_limit", "ttl", "grace_period",
-    "credentials_patience",
+    "credentials_patience", "compute_classes",
 )  # fmt: skip
 """Settings that a Job keeps from the moment it is made."""
+COMPUTE_CLASS = "cloud.google.com/compute-class"
+"""Label of the nodes of a ComputeClass."""
 CPU_RANK_GIB, CPU_BASE_GIB = 2, 2
 """Memory of a rank that computes on a CPU and of its supervisor, for platforms that state none."""
 NODES_SERVICE = "dtbench-nodes"
@@ -126,8 +128,14 @@ def _sizes(spec: RunSpec) -> dict[str, Any]:
     }
 
 
-def _node_selector(spec: RunSpec) -> dict[str, str]:
-    """Labels that Standard node pools carry; the machine type implies how many GPUs a node has."""
+def _node_selector(spec: RunSpec, settings: ExecutorSettings) -> dict[str, str]:
+    """Labels of the nodes to use: the platform's ComputeClass, or what pools made by hand carry.
+
+    Beside a ComputeClass nothing else may be selected, because GKE itself decides how and where it buys. The machine
+    type implies how many GPUs a node has.
+    """
+    if settings.compute_classes and spec.platform.gke_accelerator:
+        return {COMPUTE_CLASS: spec.platform.compute_class}
     chosen = {
         "cloud.google.com/gke-accelerator": spec.platform.gke_accelerator,
         "node.kubernetes.io/instance-type": spec.offer.machine_type,
@@ -174,7 +182,7 @@ def render_yaml(spec: RunSpec, settings: ExecutorSettings, options: Sequence[str
         path=place,
         spec_json=plain,
         made_with=json.dumps(made_with(settings), sort_keys=True),
-        node_selector=_node_selector(spec),
+        node_selector=_node_selector(spec, settings),
         spot=spec.offer.spot,
         nodes=spec.platform.nodes,
         service=NODES_SERVICE,

@@ -31,6 +31,9 @@ class ExecutorSettings(ExecutorSettingsBase):  # type: ignore[misc]
     )
     queue: str = _flag("", "Kueue LocalQueue that admits the Jobs; none: the scheduler alone decides.")
     priority_class: str = _flag("", "PriorityClass of the pods; none: the cluster's default.")
+    compute_classes: bool = _flag(
+        False, "Select nodes by the ComputeClass that `dtbench gke up` makes of each platform, and by nothing else."
+    )
     context: str = _flag("", "Context of the kubeconfig; none: its current one.")
     poll_interval: int = _flag(30, "Seconds between two looks at the cluster (one LIST of Jobs, one of the bucket).")
     status_interval: int = _flag(
