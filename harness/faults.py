@@ -48,7 +48,7 @@ class Injector:
         self.loop: Any = None
 
     def attach(self, engine: Any, loop: Any) -> None:
-        """Hand over engine and loop, untyped: the faults of a wrong training reach into both."""
+        """Take engine and loop (untyped): faults that corrupt the training change both."""
         self.engine, self.loop = engine, loop
 
     def strike(self, step: int, phase: str, loss: "torch.Tensor | None" = None) -> "torch.Tensor | None":

@@ -25,7 +25,7 @@ NO_TIME = "left out: no time is left"
 
 RESULT = "frontier.json"
 ATTEMPTS = 2
-"""Launches of one ladder when an outcome like preemption, which a retry can help, ended the first."""
+"""Launches of one ladder when the first ended in an outcome that a retry can cure, such as preemption."""
 
 
 def batch(plan: Path, root: Path, budget_s: float, upload: str | None) -> int:
@@ -34,7 +34,7 @@ def batch(plan: Path, root: Path, budget_s: float, upload: str | None) -> int:
 
 
 class Batch:
-    """Runs that fit into the time left; what was cut short or left out has no record, so the next call runs it.
+    """Runs the specs that fit into the time left. The next call runs those cut short or left out, which have no record.
 
     The runs of a pair start only when there is time for all of them, because another machine cannot finish the pair.
     """
@@ -45,7 +45,7 @@ class Batch:
         self._status = exitcodes.RECORD_DELIVERED
 
     def run(self) -> int:
-        """Run all that fits, print the table, return the exit status."""
+        """Run all specs that fit, print the table, return the exit status."""
         rows: list[tuple[RunSpec, str]] = []
         specs = [spec for group in self._groups for spec in group]
         try:
@@ -107,7 +107,7 @@ class Batch:
 
 
 def read_plan(plan: Path) -> list[list[RunSpec]]:
-    """Specs of a plan in order, those of a pair in one list.
+    """Specs of a plan in order, grouped: those of a pair in one list.
 
     A file holds {"specs": [...], "pairs": [[0, 1], ...]}, where a pair's positions follow one another; of a folder, the
     .json files by name are the specs. Raises SpecError.
@@ -248,7 +248,7 @@ def _execute(spec: RunSpec, out: Path, until_s: float, upload: str | None) -> Pr
     for attempt in range(1, ATTEMPTS + 1):
         again = structs.replace(spec, identity=structs.replace(spec.identity, attempt=attempt))
         place = f"{spec.run_hash()[:12]}/a{attempt}"
-        # What an earlier call has found costs no time.
+        # Records of an earlier call cost no time.
         if time.monotonic() >= until_s and folder.finished(out / place, again) is None:
             raise Cancelled("no time is left")
         # A pod has no other budget than its Job's life; execute() knows how to leave in a pod's last seconds.
@@ -267,7 +267,7 @@ def _execute(spec: RunSpec, out: Path, until_s: float, upload: str | None) -> Pr
 
 
 def read_frontier_plan(path: Path) -> tuple[FrontierSpec, ...] | None:
-    """The frontiers of a plan file; None for a file that is no such plan. Raises SpecError naming the file."""
+    """The frontiers of a plan file; None for any other file. Raises SpecError naming the file."""
     plain = read_json(path)
     if not isinstance(plain, dict) or "frontiers" not in plain:
         refuse_plan(path, plain)

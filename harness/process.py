@@ -1,4 +1,4 @@
-"""How our processes begin and end: bound to their parent's life, and gone without a slow teardown.
+"""How our processes begin and end: they die with their parent and end without a slow teardown.
 
 Standard library only, so that a process which imports this starts in milliseconds.
 
@@ -30,12 +30,12 @@ def die_with_parent(parent_pid: int) -> None:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of every descendant whose own parent ends, so that none can slip away."""
+    """Become the parent of every descendant whose own parent ends, so that all can be found."""
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def leave(code: int) -> NoReturn:
-    """End this process with that exit code, without taking the interpreter down.
+    """End this process with this exit code, without the interpreter's teardown.
 
     After an import of PyTorch the teardown takes a second of CPU time and does nothing useful. Exit handlers run and
     output is flushed.

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from harness.delivery.upload import Bucket
 
 GRACE_VARIABLE, GRACE_S = "HARNESS_GRACE_S", 15.0
-"""A Spot node is gone about this long after SIGTERM unless its pool says more: by then the record must have left."""
+"""Seconds from SIGTERM until a Spot node is gone, unless its pool grants more; the record must be delivered by then."""
 START_PATIENCE_S = 20.0
 DELIVERY_PATIENCE_S = 900.0
 PLANS = {"specs": "batch PLAN OUTROOT", "frontiers": "frontier PLAN OUT"}
@@ -73,7 +73,7 @@ def read_one_spec(path: Path) -> RunSpec:
 
 
 def refuse_plan(path: Path, plain: Any) -> None:
-    """Refuse a plan where none, or another one, is expected: name the command for it. Raises SpecError."""
+    """Refuse a plan where a spec or another plan is expected, naming the command for it. Raises SpecError."""
     for key, command in PLANS.items():
         if isinstance(plain, dict) and key in plain:
             raise SpecError(
@@ -104,7 +104,7 @@ def exit_status(work: Callable[[], int]) -> int:
 def _follow(spec: RunSpec, out: Path, place: Place, upload: str | None) -> int:
     with Signals() as signals:
         bucket = _bucket(upload, signals)
-        # A pod that is made anew after node 0 has delivered would wait for it in vain.
+        # A pod made again after node 0 has delivered would wait for node 0 in vain.
         if bucket and _delivered_before(bucket, spec):
             return exitcodes.RECORD_DELIVERED
         adopt_orphans()

@@ -69,8 +69,8 @@ def _run(
 ) -> int:
     injector = Injector(spec, rank)
     injector.strike(-1, "load")
-    # The heavy imports come after the first heartbeat, so that a slow disk looks like loading, not like silence.
-    # The collector would walk half a million fresh objects a dozen times meanwhile and find nothing.
+    # The heavy imports come after the first heartbeat, so that a slow disk counts as loading, not as a hang.
+    # Meanwhile the garbage collector would scan half a million new objects a dozen times and free nothing.
     gc.disable()
     context, gauge = _join(spec, heartbeat, injector, rank, world_size, local_rank)
 
@@ -82,7 +82,7 @@ def _run(
 
     import_engine(spec.engine.name)
     import_causal_lm(spec.model.config["model_type"])
-    # What is imported stays: the collector need not walk it, which takes a second of CPU time. Freeze before the engine
+    # Imported objects stay alive, so scanning them wastes a second of CPU time. Freeze before the engine
     # is built, because garbage of the engine may hold memory.
     gc.freeze()
     hook = injector.strike if spec.faults else None
@@ -137,7 +137,7 @@ def _join(
 
 
 def _gate(training: "Training", spec: RunSpec, out: Path, reference: Path, rank: int) -> bool:
-    """Whether the run may be measured: a broken promise is only noted in the arm that promises none."""
+    """Whether the run may be measured; the defaults arm promises nothing, so there a difference is only noted."""
     mismatches = training.mismatches(decode_file(Reference, reference) if reference.exists() else None)
     write_json(out / f"parity-{rank}.json", {"mismatches": mismatches, "arm": spec.identity.arm})
     if not mismatches or spec.identity.arm == "defaults":

@@ -1,4 +1,4 @@
-"""The reference run's training, left beside the study's runs for those that come after it.
+"""The reference run's training, stored beside the study's runs for the runs after it.
 
     <study>/references/<key>.json      a `Reference`; equal keys mean the same training
 
@@ -29,7 +29,7 @@ UNCOMPARED = "not compared before timing: no finished reference run of the same 
 
 
 def hand_over(spec: RunSpec, out: Path, bucket: "Bucket | None") -> str | None:
-    """Put the reference's training, if there is one, where the ranks read it; returns a note for the record."""
+    """Copy the reference's training, if there is one, to where the ranks read it; returns a note for the record."""
     if spec.identity.reference or spec.protocol.ladder:
         return None
     found = _below_study(spec, out) or (_in_bucket(spec, bucket) if bucket else None)

@@ -1,9 +1,9 @@
-"""`python -m harness share FOLDER`: make records fit to be published, without hosts, users, paths and tokens.
+"""`python -m harness share FOLDER`: remove hosts, users, paths and tokens from records before they are published.
 
-Logs are redacted in place, and so is what a record quotes of them; each record's list of files is written anew, so
-that it still holds. What is not text (a flight recorder's dump names source paths in a pickle) is taken out, and the
-record says so. What was made from the records and may quote them, such as the report, is removed: it can be made again.
-A spec stays as it is, for its hash names the folder: one that holds something private is refused.
+Logs are redacted in place, and so are quotes of them in records; each record's list of files is renewed to match.
+Binary files (a flight recorder's dump holds source paths in a pickle) are removed, and the record says so. Files made
+from records that may quote them, such as the report, are removed too: they can be made again. A spec is never changed,
+because its hash names the folder, so a spec with something private in it is refused.
 """
 
 import dataclasses
@@ -31,22 +31,22 @@ from harness.supervisor.progress import say
 NOTE = "logs redacted for publication"
 TEXT = (".log", ".txt", ".jsonl", ".log.gz", ".txt.gz")
 VERBATIM = (".json",)
-"""Written by this harness, which keeps hosts, users and paths out of them."""
+"""Files that this harness writes without hosts, users and paths."""
 CLUSTER = "k8s.json"
-"""Written by the GKE client: what Kubernetes says of nodes and pods, in its own words."""
+"""Files of the GKE client that quote Kubernetes about nodes and pods."""
 RUNS = [f"*/*/{arm}/r*-*/a*/{RECORD}" for arm in typing.get_args(Arm)]
 PROBES = [f"frontier/*/*/{arm}/*/*/a*/{RECORD}" for arm in typing.get_args(Arm)]
-"""Where a study's results have their attempts, and where its frontiers have theirs."""
+"""Places of attempts in a study's results: of runs and of frontiers."""
 WORDS = [f"{place}.log" for arm in typing.get_args(Arm) for place in (f"*/*/{arm}/r*-*/a*", f"frontier/*/*/{arm}/*")]
-"""Where what the runs said lies, beside their folders."""
+"""Places of the runs' output, beside their folders."""
 JOBS = "logs"
-"""Where the workflow's jobs have their logs; those of runs are links to the files in WORDS."""
+"""Logs of the workflow's jobs; those of runs are links to the files in WORDS."""
 DERIVED = {
     ("report.md", "report.html", "diagnoses.json"): "--profile local report",
     ("plan.json", "frontier-plan.json"): "--profile local plan",
     ("manifests/*.yaml",): "--profile gke manifests",
 }
-"""What is made from records and specs, below a study's results, and may quote them -> what makes it again."""
+"""File made from records or specs that may quote them -> command that makes it again."""
 FOLDER_NAMES = ("identity.study", "identity.config", "platform.name")
 """Texts of a spec that were chosen as names of folders; `gke-l4-x4` is no host there."""
 HASH_KEY = re.compile(r"hash|commit|revision|sha", re.I)
@@ -54,7 +54,7 @@ HASH = re.compile(r"(?:[0-9a-f]{40}|[0-9a-f]{64})(?:-dirty)?")
 STAND_IN = re.compile(r"<([a-z]+)\d*>|/(home|path)\d+/")
 NUMBERED = re.compile(r"(?<=<)(?:[a-z]+)\d+(?=>)|(?<=/)(?:home|path)\d+(?=/|$)")
 KINDS = {"home": "a path", "path": "a path", "url": "a host", "address": "an address", "mail": "a mail address"}
-"""How an error calls what a Redactor found, where its own word is not the one."""
+"""Words of an error message for kinds of a Redactor, where the kind's own name is unclear."""
 EXPECTED = "expected one study's results, for example results/NAME, or one attempt's folder"
 
 
@@ -76,7 +76,7 @@ def share(root: Path) -> int:
             for path in _own(folder):
                 _read(path)
         if fresh:
-            # First, since only fresh records call for it, and a call that is cut short must not forget it.
+            # This comes first: a call that is cut short must not leave the old report beside redacted records.
             _remove_derived(root, fresh[0][1].spec.identity.study)
         for folder, record in fresh:
             write_record(folder, _shared(folder, record))
@@ -101,7 +101,7 @@ def _folder(root: Path) -> Path:
 
 
 def _beside(root: Path) -> Iterator[Path]:
-    """What runs and the workflow's jobs said, beside the attempts' folders."""
+    """Output of runs and of the workflow's jobs, beside the attempts' folders."""
     for pattern in WORDS:
         yield from sorted(root.glob(pattern))
     yield from (path for path in sorted((root / JOBS).rglob("*.log")) if path.is_file() and not path.is_symlink())
@@ -131,7 +131,7 @@ def _refuse_private(folder: Path, record: Record) -> None:
 
 
 def texts_of(value: Any, key: str) -> Iterator[tuple[str, str]]:
-    """Dotted key and text of all that may be private in a spec, or in another part of a record."""
+    """Dotted key and text of every value that may be private in a spec or in another part of a record."""
     if isinstance(value, dict | list):
         pairs = value.items() if isinstance(value, dict) else ((str(index), one) for index, one in enumerate(value))
         for name, inner in pairs:
@@ -145,9 +145,9 @@ def texts_of(value: Any, key: str) -> Iterator[tuple[str, str]]:
 
 
 def private_kind(text: str) -> str | None:
-    """What a text holds that is not fit to be published; None: nothing. A redacted text holds nothing."""
+    """The kind of private content in a text; None when it has none, as after redaction."""
     redacted = each_text(text, Redactor().line)
-    # A text that was redacted before has stand-ins, which get other numbers here.
+    # A text redacted before has stand-ins, which get other numbers here.
     if redacted == text or NUMBERED.sub("", redacted) == NUMBERED.sub("", text):
         return None
     known = {match[0] for match in STAND_IN.finditer(text)}

@@ -21,17 +21,17 @@ from harness.contract.frontier import (
 from harness.contract.spec import RunSpec
 
 SHARES = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
-"""The first ladder, as shares of the prediction."""
+"""Sizes of the first ladder, as shares of the predicted limit."""
 GROWTH = (1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
-"""The next ladder above one that fitted whole, as multiples of its top."""
+"""Sizes of the next ladder when a whole ladder fitted, as multiples of its largest."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Known:
-    """What fits and what does not, as far as probes have shown; in multiples of the resolution."""
+    """What probes have shown so far to fit and not to fit, in multiples of the resolution."""
 
     fits: int = 0
-    """0: nothing is known to fit."""
+    """Largest size that fits; 0: none is known."""
     fails: int | None = None
 
     def seen(self, rungs: Iterable[Rung], resolution: int) -> "Known":
@@ -74,7 +74,7 @@ def search(spec: RunSpec, bounds: Bounds, predict: Predict, run: Callable[[RunSp
 
 
 def next_ladder(known: Known, bounds: Bounds, predicted: int | None, *, first: bool) -> tuple[int, ...]:
-    """The next ladder, rising; never a size whose answer is known."""
+    """The next ladder in rising order, without sizes whose answer is known."""
     top = bounds.limit // bounds.resolution
     if known.fails is not None:
         # Evenly spaced over the open sizes; all of them when they are few.

@@ -14,12 +14,12 @@ from harness.contract.record import Record
 from harness.contract.spec import RunSpec
 
 RunTrial = Callable[[RunSpec, Path, float], Record]
-"""Runs a trial's spec in a folder until a monotonic time."""
+"""Runs a trial's spec in a folder, at most until a monotonic time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Choice:
-    """The settings that the trials chose."""
+    """The result of the trials."""
 
     spec: RunSpec
     """The spec to measure: the given one with the kept settings, and no trials."""
@@ -43,7 +43,7 @@ def tune(
     """
     trials: list[Trial] = []
     count = len(spec.protocol.trials)
-    # All specs first: an impossible setting must be refused before any trial starts.
+    # Build all specs first, so that an impossible setting is refused before any trial starts.
     specs = [trial_spec(spec, settings) for settings in spec.protocol.trials]
     for index, settings in enumerate(spec.protocol.trials, start=1):
         left_s = deadline_s - time.monotonic()
@@ -84,7 +84,7 @@ def chosen_spec(spec: RunSpec, settings: dict[str, Any]) -> RunSpec:
 
 
 def _may_win(trial: Trial) -> bool:
-    """Whether it ended well, as the settings say: where compilation gave up, most of it ran without their effect."""
+    """Whether the trial ended well and its settings took effect: where compilation gave up, most blocks ran eagerly."""
     return bool(trial.tokens_per_s) and (trial.compiled_share is None or trial.compiled_share == 1)
 
 

@@ -1,4 +1,4 @@
-"""One attempt: its tries, its record. Whatever happens to the ranks, a record is written."""
+"""One attempt: its tries and its record, which is written whatever happens to the ranks."""
 
 import datetime
 import shutil
@@ -29,7 +29,7 @@ from harness.supervisor.telemetry import Telemetry
 from harness.supervisor.watch import Ending, watch
 
 PORT_CHOICES = 3
-"""Launches of one try when the chosen port was taken in the moment between choosing and binding it."""
+"""Launches of one try, in case another process takes the chosen port before the ranks bind it."""
 
 
 @dataclass
@@ -41,7 +41,7 @@ class Attempt:
     signals: Signals
     teller: Teller
     until_s: float | None = None
-    """Monotonic time at which the caller's budget ends; the attempt is then `cut`."""
+    """Monotonic time at which the caller's budget ends and the attempt is cut short."""
     pod: int = 1
     nodes: Nodes | None = None
     """The other nodes; None for a run on one."""
@@ -99,7 +99,7 @@ class Attempt:
 
     @property
     def cut(self) -> bool:
-        """Whether the budget ended it, and not the spec's own deadline."""
+        """Whether the caller's budget ended the attempt, not the spec's own deadline."""
         return self.until_s is not None and time.monotonic() >= self.until_s and self.deadline_hit
 
     def _end_before_start(self, diagnosis: Diagnosis, wall_s: float) -> None:
@@ -117,7 +117,7 @@ class Attempt:
         )
 
     def _tune(self, deadline_s: float) -> None:
-        """Let the trials choose the settings that the tries then run with."""
+        """Run the trials; the tries then use the settings that they chose."""
         self.choice = tune(self.spec, self.out, self._trial, deadline_s, lambda: bool(self.signals.cancelled), say)
         folder.write_spec(self.out / folder.CHOSEN, self.choice.spec)
         self.notes.append(self.choice.note)
@@ -159,7 +159,7 @@ class Attempt:
             exits=exits,
             launcher_exit_code=ending.launcher_exit_code,
             completed=bool(self.results),
-            # A rank that was ended in its teardown, after it had delivered its result, has finished.
+            # A rank killed in its teardown, after it had written its result, has finished.
             cancelled=None if self.results or ending.cancelled == "node" else ending.cancelled,
         )
         if self.nodes and not self.results and ending.cancelled in (None, "node"):
@@ -244,7 +244,7 @@ def _now() -> str:
 
 
 def remedy_for(diagnosis: Diagnosis, spec: RunSpec, environment: dict[str, str]) -> Remedy | None:
-    """The cure to try next; None when there is none, it is switched off or was in force already.
+    """Name of the remedy to try next; None when there is none, it is switched off or was applied already.
 
     A plain `collective_wedge` has no cure. Near the card's limit its runner-up is an out-of-memory, which the wedge may
     hide, so it gets the cure of that. An out-of-memory gets the cure of fragmentation although too small a share of

@@ -1,4 +1,4 @@
-"""Merge what the ranks measured into the run's numbers, or into the rungs that a probe of the frontier reached."""
+"""Merge the results of all ranks into the run's numbers, or into the rungs that a frontier's probe reached."""
 
 import json
 import math
@@ -24,7 +24,7 @@ from harness.supervisor.telemetry import DOUBTFUL
 
 T = TypeVar("T")
 UNSTABLE_P95_OVER_P50 = 1.5
-"""A timed window whose slow steps take this much longer than its median one is flagged `unstable`."""
+"""A timed window is flagged `unstable` when its slow steps take this much longer than its median step."""
 
 
 def read_results(folder: Path, world_size: int) -> list[RankResult]:
@@ -36,7 +36,7 @@ def read_results(folder: Path, world_size: int) -> list[RankResult]:
 
 
 def read_exits(folder: Path, world_size: int) -> tuple[RankExit, ...]:
-    """How each rank's process ended, as its wrapper reported it; nulls where it could not."""
+    """How each rank's process ended, as its wrapper reported it; nulls where the wrapper reported nothing."""
     ranks = range(world_size)
     return tuple(_read_exit(folder / f"exit-{rank}.json") or RankExit(rank=rank, exit_code=None) for rank in ranks)
 
@@ -57,7 +57,7 @@ def percentile(values: Iterable[float], share: float) -> float | None:
 def merge(
     results: list[RankResult], spec: RunSpec, throttle: tuple[str, ...] = (), sm_mhz: float | None = None
 ) -> Measured:
-    """The run's numbers: a step lasts as long as its slowest rank, a peak is that of the fullest rank."""
+    """The run's numbers: a step takes as long as on its slowest rank, and the peak is the fullest rank's."""
     first = results[0]
     step_time_s = max(r.window_s for r in results) / spec.protocol.timed_steps
     step_times_s = _columns((r.step_times_s for r in results), max)
@@ -88,7 +88,7 @@ def merge(
         memory_by_rank=[r.memory for r in results],
         state=max((r.state for r in results if r.state), key=_state_bytes, default=None),
         found=first.found,
-        # Of one rank, so that the parts add up: the slowest of each would be more than any rank waited.
+        # All parts are one rank's, so that they add up to a time that a rank really took.
         startup_s=max((r.startup_s for r in results), key=lambda parts: sum(parts.values())),
         mfu=utilized(causal=False),
         mfu_causal=utilized(causal=True),
@@ -134,7 +134,7 @@ def merge_preflights(preflights: list[dict[str, Any]]) -> dict[str, Any] | None:
 
 
 def flags(results: list[RankResult], spec: RunSpec, step_times_s: list[float], throttled: bool) -> tuple[str, ...]:
-    """What makes the numbers doubtful, in the order tables show it."""
+    """Flags that make the numbers doubtful, in the order of the tables."""
     p50, p95 = percentile(step_times_s, 0.5), percentile(step_times_s, 0.95)
     wanted = spec.protocol.profiled_steps > 0 and spec.platform.device == "cuda"
     profiled = all(r.profile is not None and not r.profile.get("error") for r in results)
@@ -167,13 +167,13 @@ def read_rungs(place: Path, spec: RunSpec, diagnosis: Diagnosis) -> tuple[Rung, 
         return tuple(fitting)
     done = {rung.size for rung in fitting}
     begun = {trying for _, trying in ranks if trying} | {size for rungs, _ in ranks for size in rungs}
-    # Nothing begun: the model itself was too much, and so is the first size with it.
+    # No size was begun: the model itself did not fit, so the first size does not fit either.
     open_sizes = sorted(begun - done) or [size for size in spec.protocol.ladder if size not in done][:1]
     return (*fitting, *(_last_rung(size, place, diagnosis) for size in open_sizes[:1]))
 
 
 def measured_ladder(results: list[RankResult], rungs: Iterable[Rung]) -> Measured:
-    """The numbers of a probe: its rungs, and no speed, since no size was measured in full."""
+    """The numbers of a probe: its rungs, without a speed, because no size was measured in full."""
     first = results[0] if results else None
     if first is None:
         return Measured(frontier=tuple(rungs))

@@ -31,13 +31,13 @@ PREFIXES = (
     "FI_", "UCX_", "OMPI_MCA_",
 )  # fmt: skip
 NOISE = ("NVIDIA_REQUIRE_",)
-"""Long lists that a base image carries and no program here reads."""
+"""Long variables of base images that no program here reads."""
 REMOVED = "<removed>"
 PATH = re.compile(r"(?<![\w./])~?/(?!/)[^\s:,;'\"]*")
 
 
 def public_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    """The variables on the allow-list; secrets are dropped by name and by value, paths are blanked."""
+    """Variables on the allow-list, without secrets (by name and by value) and with paths blanked."""
     public = {}
     for name in sorted(variables):
         if name.startswith(PREFIXES) and not name.startswith(NOISE) and not SECRET_NAME.search(name):
@@ -112,7 +112,7 @@ def gpu_driver() -> str | None:
     found = re.search(r"Kernel Module\D*(\d+\.[\d.]+)", _read(Path("/proc/driver/nvidia/version")))
     if found or shutil.which("nvidia-smi") is None:
         return found.group(1) if found else None
-    # A microVM hands the device through without the module's file.
+    # A microVM passes the device through without the module's file.
     query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "--id=0"]
     try:
         answer = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True)

@@ -1,4 +1,4 @@
-"""DeepSpeed's compiled operators: where they lie, how `python -m harness setup` builds them, and abandoned locks.
+"""DeepSpeed's compiled operators: where they are built, how `python -m harness setup` builds them, and abandoned locks.
 
 DeepSpeed compiles its operators on first use, into TORCH_EXTENSIONS_DIR. `setup` does it once, so that no run has to;
 the ranks get the same folder, by default inside the Python environment, which stays self-contained.
@@ -30,7 +30,7 @@ ABANDONED_S = 600
 
 A younger one may belong to another node that shares the folder: a build takes minutes, a load milliseconds."""
 SETTLE_S = 0.5
-"""Time for an owner that has closed its lock to remove it: in between, no process holds it."""
+"""Time between an owner's closing and removing its lock, in which no process holds it."""
 
 STAMP = "built.json"
 OPERATORS = {

@@ -1,4 +1,4 @@
-"""The folder of one attempt: locked while in use, cleaned of unfinished work, finished by its record."""
+"""The folder of one attempt: locked while in use, cleared of unfinished work, finished by its record."""
 
 import contextlib
 import errno
@@ -26,21 +26,21 @@ SPEC = "spec.json"
 CHOSEN = "chosen.json"
 """The spec that the tuned arm's trials chose; the ranks then read it in place of SPEC."""
 TORN = "record.json.torn"
-"""New name of an unreadable record when its attempt runs again, so that nothing is lost."""
+"""An unreadable record gets this name when its attempt runs again, so that nothing is lost."""
 RECORD_LINE = "HARNESS-RECORD "
-"""Begins the line of stdout that carries a whole record, where a lost disk or bucket cannot lose it."""
+"""Prefix of the stdout line that holds the whole record, in case disk or bucket is lost."""
 RESERVE = ".reserve"
 RESERVE_BYTES = 2**20
-"""Held from the start so that the record still fits when the run has filled the disk."""
+"""Bytes reserved from the start, so that the record can be written when the run has filled the disk."""
 LOCK_POLL_S = 0.5
 COMPRESS_FROM_BYTES = 2**20
 
 
 @contextlib.contextmanager
 def locked(out: Path, signals: Signals) -> Iterator[None]:
-    """Hold the folder for this process; the lock ends with its holder, however that ends.
+    """Lock the folder for this process; the lock ends with the process, however that ends.
 
-    Waits for another supervisor that holds it, whose record is then found. Raises Cancelled on a signal.
+    Waits while another supervisor holds it; its record is then found. Raises Cancelled on a signal.
     """
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -65,7 +65,7 @@ def _taken(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     except OSError:
-        # A network file system without locks on folders: nobody can be kept out, and nobody needs to wait.
+        # Some network file systems cannot lock folders; then the folder is used without a lock.
         return True
     return True
 
@@ -104,7 +104,7 @@ def _is_torn(path: Path) -> bool:
 
 
 def unsound(out: Path, record: Record) -> list[str]:
-    """Files of the record's list that are gone or are not what was listed."""
+    """Files of the record's list that are missing or differ from the list."""
     return [file.path for file in record.files if not _holds(out, file)]
 
 
@@ -116,7 +116,7 @@ def without(record: Record, paths: list[str]) -> Record:
 
 
 def prepare(out: Path, spec: RunSpec) -> None:
-    """Remove what an unfinished attempt left and write the spec; files of other origin are left alone.
+    """Remove the files of an unfinished attempt and write the spec; other files are left alone.
 
     Raises HarnessError when the folder cannot be written.
     """
@@ -177,7 +177,7 @@ def write_record(out: Path, record: Record) -> None:
 
 
 def list_files(out: Path) -> tuple[File, ...]:
-    """Every file of ours beside the record, with size and checksum, in order of path."""
+    """Every file of the attempt, with size and checksum, in order of path."""
     paths = [
         out / SPEC,
         out / CHOSEN,
@@ -190,7 +190,7 @@ def list_files(out: Path) -> tuple[File, ...]:
 
 
 def tidy(out: Path) -> None:
-    """Replace logs over 1 MiB by .gz, drop what is empty; a log stays as it is when there is no room for the copy."""
+    """Compress logs over 1 MiB, remove empty files; without room for the compressed copy a log stays as it is."""
     for place in out.glob("try-*"):
         tidy_try(place)
 

@@ -19,7 +19,7 @@ from harness.supervisor.extensions import path_with_environment, plain_architect
 LEAN = (sys.executable, "-m", "harness.supervisor.lean")
 """Starts the launcher named next, without the imports that it does not use."""
 PORTS = range(15000, 30000)
-"""Below Linux's ephemeral range (32768 and up), so that no outgoing connection can take a chosen port."""
+"""Ports below Linux's ephemeral range (from 32768), so that no outgoing connection can take a chosen one."""
 
 
 def free_port() -> int:
@@ -42,7 +42,7 @@ def worker_command(spec_path: Path, folder: Path) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Meeting:
-    """Where the launchers of several nodes meet for one try."""
+    """The rendezvous of several nodes' launchers for one try."""
 
     node: int
     host: str
@@ -113,7 +113,7 @@ def launcher_command(
 
 
 def rank_environment(spec: RunSpec, folder: Path, remedy: dict[str, str]) -> dict[str, str]:
-    """Environment of the launcher and so of every rank: ambient, then ours, then the spec's, then the remedy's."""
+    """Environment of the launcher and of every rank; later ones win: ambient, ours, the spec's, the remedy's."""
     environment = dict(os.environ)
     path = [str(SOURCE_ROOT), environment.get("PYTHONPATH", "")]
     cores = min(usable_cores(), spec.offer.cpus or usable_cores())
@@ -121,13 +121,13 @@ def rank_environment(spec: RunSpec, folder: Path, remedy: dict[str, str]) -> dic
         "PYTHONPATH": os.pathsep.join(p for p in path if p),
         "PYTHONUNBUFFERED": "1",
         "PYTHONFAULTHANDLER": "1",
-        # Loading an operator calls ninja, which lies beside the interpreter of an environment nobody activated.
+        # Loading an operator calls ninja, which is not on PATH unless somebody activated the Python environment.
         "PATH": path_with_environment(),
         "TORCH_EXTENSIONS_DIR": str(writable_extensions_folder()),
         "HARNESS_SUPERVISOR_PID": str(os.getpid()),
-        # torchrun would set 1 and the deepspeed launcher nothing: one rule for both, a fair share of the cores.
+        # torchrun would set 1, the deepspeed launcher nothing. Both get an equal share of the cores instead.
         "OMP_NUM_THREADS": str(max(1, cores // spec.platform.ranks_per_node)),
-        # Without a GPU, DeepSpeed probes for one; saying so spares the probe and its warning.
+        # This spares DeepSpeed's search for a GPU and its warning.
         **({"DS_ACCELERATOR": "cpu"} if spec.platform.device == "cpu" else flight_recorder(folder)),
     }
     return environment | spec.environment | remedy
@@ -138,7 +138,7 @@ def flight_recorder(folder: Path) -> dict[str, str]:
     prefix = str(folder / "flight-recorder" / "rank_")
     return {
         "TORCH_FR_BUFFER_SIZE": "2000",
-        # Older torch: the request through the pipe is heard only if the buffer has its old name as well.
+        # Older torch accepts requests through the pipe only if the buffer's old variable is set as well.
         "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
         "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
         "TORCH_FR_DUMP_TEMP_FILE": prefix,

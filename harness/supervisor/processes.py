@@ -1,4 +1,4 @@
-"""Signals to this process, and the launcher's processes: started bound to us, ended to the last one."""
+"""Signals to this process, and the launcher's processes: they die with us, and none is left behind."""
 
 import contextlib
 import os
@@ -29,7 +29,7 @@ def meaning(number: int, variables: Mapping[str, str]) -> str:
 
 
 class Cancelled(HarnessError):
-    """Stopped before there was anything to record, or by a caller that wants no record."""
+    """Stopped before there was anything to record, or on behalf of a caller that wants no record."""
 
 
 class Signals:

@@ -1,4 +1,4 @@
-"""Which rank still makes progress, by its heartbeats, and the progress lines that a person sees."""
+"""Which ranks make progress, by their heartbeats, and the progress lines on the terminal."""
 
 import statistics
 import sys
@@ -12,7 +12,7 @@ from harness.contract.spec import Protocol, RunSpec
 
 STEP_PHASES = ("forward", "backward", "step")
 AFTER_LAST_STEP_S = 180.0
-"""Bound for the profiled pass and the collection of results, whose parts have no step time to go by."""
+"""Bound for the profiled pass and the collection of results, for which no step time gives a bound."""
 
 EVERY_S_TERMINAL = 3.0
 EVERY_S_LOG = 30.0
@@ -20,7 +20,7 @@ EVERY_S_LOG = 30.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stall:
-    """A rank without progress for longer than its bound."""
+    """A rank that made no progress for longer than its bound."""
 
     rank: int
     silent_s: float
@@ -36,7 +36,7 @@ class Stall:
 
 
 class Progress:
-    """Remembers when each rank last moved on, in seconds of the watcher's monotonic clock."""
+    """Remembers when each rank last made progress, in seconds of the watcher's monotonic clock."""
 
     def __init__(self, world_size: int, protocol: Protocol, started_s: float, own_ranks: int | None = None) -> None:
         self._protocol = protocol
@@ -79,7 +79,7 @@ class Progress:
         return max((b.allocated_bytes for b in self._last.values()), default=0) or None
 
     def bound_s(self, rank: int) -> float:
-        """How long the rank may be silent where it is now."""
+        """How long the rank may be silent in its current phase."""
         protocol, beat = self._protocol, self._last.get(rank)
         if beat is None or beat.phase in ("load", "init") or beat.step < 1:
             return protocol.startup_stall_s
@@ -90,7 +90,7 @@ class Progress:
         return max(bound, min(AFTER_LAST_STEP_S, protocol.startup_stall_s))
 
     def stalled(self, now_s: float) -> Stall | None:
-        """The rank that has been over its bound for longest; ranks that are done wait for the others without limit."""
+        """The rank that exceeded its bound for longest; ranks that are done may wait for the others without limit."""
         done = {r for r, b in self._last.items() if b.phase == "done"}
         waiting = [r for r in self._moved_s if r not in done] or list(self._moved_s)
         over = [(now_s - self._moved_s[r] - self.bound_s(r), r) for r in waiting]
@@ -108,7 +108,7 @@ class Progress:
 
 
 class Teller:
-    """Prints progress lines, often to a terminal and seldom to a log, never the same one twice."""
+    """Prints progress lines: often to a terminal, seldom to a log, never the same line twice."""
 
     def __init__(self, spec: RunSpec) -> None:
         self._spec = spec
@@ -122,7 +122,7 @@ class Teller:
         self._listeners.append(listener)
 
     def inner(self, spec: RunSpec) -> "Teller":
-        """A teller for a run inside this one, which the same listeners follow."""
+        """A printer for a run inside this one, with the same listeners."""
         teller = Teller(spec)
         teller._listeners = self._listeners
         return teller
@@ -142,12 +142,12 @@ class Teller:
 
 
 def say(line: str) -> None:
-    """One line to stdout, at once; text that came from a log cannot steer the terminal."""
+    """Print one line to stdout, unbuffered, and without terminal codes that a log may have brought in."""
     print("".join(c if c.isprintable() else " " for c in line), flush=True)
 
 
 def where(progress: Progress, spec: RunSpec) -> str:
-    """The slowest rank's place in the run."""
+    """How far the slowest rank is."""
     if not progress.last:
         return "starting ranks"
     beat = min(progress.last.values(), key=lambda b: b.step)
@@ -167,7 +167,7 @@ def title(spec: RunSpec) -> str:
 
 
 def summary(record: Record) -> str:
-    """The outcome in one line, with the number when there is one."""
+    """The outcome in one line, with the speed if there is one."""
     m = record.measured
     if m is not None and m.tokens_per_s is not None and m.step_time_s is not None:
         dagger = f", with remedy {record.tries[-1].remedy}" if record.dagger else ""

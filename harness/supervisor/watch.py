@@ -1,6 +1,6 @@
-"""Follow one launcher until it exits, a signal comes, the deadline passes or a rank stalls.
+"""Watch one launcher until it exits, a signal comes, the deadline passes or a rank stalls.
 
-Ranks that hang are asked where: Python stacks, native stacks, NCCL's flight recorder.
+For ranks that hang it collects Python stacks, native stacks and NCCL's flight recorder.
 """
 
 import contextlib
@@ -26,12 +26,12 @@ STACKS_WAIT_S = 3.0
 FLIGHT_RECORDER_WAIT_S = 10.0
 PY_SPY_WAIT_S = 10.0
 SETTLED_S = 0.3
-"""A dump is complete when its file has kept its size for this long."""
+"""A dump counts as complete when its file's size has not changed for this long."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ending:
-    """What the watcher itself knows about the end of a try."""
+    """The watcher's own knowledge about the end of a try."""
 
     cancelled: str | None
     """preemption, user_cancelled, deadline, stall, node (another node ended it); null: the launcher ended by itself."""
@@ -74,7 +74,7 @@ def watch(
             nodes.stop(cancelled)
         if cancelled in ("stall", "deadline"):
             dump_all(own_ranks, folder, {rank: beat for rank, beat in progress.last.items() if rank < own_ranks})
-        # Hanging ranks get no SIGTERM: what they and the launcher log about it reads like a preemption.
+        # Hanging ranks get no SIGTERM, because its traces in their logs read like a preemption.
         if cancelled not in ("stall", "node"):
             processes.end(launcher, processes.TERM_GRACE_S)
     finally:
@@ -93,7 +93,7 @@ def watch(
 
 
 def look(folder: Path, progress: Progress) -> None:
-    """Show the tracker every rank's heartbeat as it is now."""
+    """Pass every rank's current heartbeat to the tracker."""
     now_s = time.monotonic()
     for path in folder.glob("heartbeat-*.json"):
         beat = read_heartbeat(path)
@@ -102,7 +102,7 @@ def look(folder: Path, progress: Progress) -> None:
 
 
 def dump_all(world_size: int, folder: Path, beats: dict[int, Heartbeat]) -> None:
-    """Collect every dump that can be had, in bounded time; a rank that cannot answer is left out."""
+    """Collect dumps within a bounded time; ranks that do not answer are left out."""
     pids = {rank: beat.pid for rank, beat in beats.items() if _alive(beat.pid)}
     recorders = [r for r in range(world_size) if _trigger_flight_recorder(folder / "flight-recorder", r)]
     spies = [_spy(pid, folder / f"py-spy-{rank}.txt") for rank, pid in pids.items()]
