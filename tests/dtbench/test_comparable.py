@@ -2,10 +2,9 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from dtbench.report.document import build, write_report
+from dtbench.report.document import Report, build, write_report
 from dtbench.study.matrix import Matrix
 
 from harness.contract.errors import SpecError
@@ -15,14 +14,14 @@ Load = Callable[[str], Matrix]
 SPEEDS = {"ddp": 1000.0, "fsdp2-reshard": 800.0, "zero-3": 400.0}
 
 
-def lay(folder: Path, matrix: Matrix) -> dict[str, Any]:
+def lay(folder: Path, matrix: Matrix) -> Report:
     for run in matrix.runs:
         write_record(folder, make_record(run, tokens_per_s=SPEEDS.get(run.identity.config, 500.0)))
     return build(matrix, folder)
 
 
-def kinds(context: dict[str, Any]) -> list[str]:
-    return [finding.kind for finding in context["findings"]]
+def kinds(context: Report) -> list[str]:
+    return [finding.kind for finding in context.findings]
 
 
 def test_another_micro_batch_is_marked_and_not_compared(tmp_path: Path, study: Load) -> None:
@@ -31,8 +30,8 @@ def test_another_micro_batch_is_marked_and_not_compared(tmp_path: Path, study: L
         + "overrides: [{config: zero-3, platform: h200-x2-thin, set: {data: {micro_batch: 4}}}]\n"
     )
     context = lay(tmp_path, matrix)
-    assert [f.numbers["platform"] for f in context["findings"] if f.kind == "head_to_head"] == ["h200-x2"]
-    (pipe,) = [f for f in context["findings"] if f.kind == "pipe"]
+    assert [f.numbers["platform"] for f in context.findings if f.kind == "head_to_head"] == ["h200-x2"]
+    (pipe,) = [f for f in context.findings if f.kind == "pipe"]
     assert "zero-3" not in pipe.numbers
     text = write_report(matrix, tmp_path).read_text()
     assert "| zero-3 (micro-batch 4) | 400 |" in text
@@ -44,13 +43,13 @@ def test_only_equal_numerics_are_compared(tmp_path: Path, study: Load) -> None:
     other = "{name: zero-3-low, base: zero-3, override: {numerics: {reduce: bfloat16}}}"
     clip = "{name: zero-3-noclip, base: zero-3, override: {optimizer: {clip_norm: 0.0}}}"
     context = lay(tmp_path, study(GPU_STUDY.replace("zero-3]", f"zero-3, {low}, {other}, {clip}]")))
-    heads = [f.sentence for f in context["findings"] if f.kind == "head_to_head"]
+    heads = [f.sentence for f in context.findings if f.kind == "head_to_head"]
     assert len(heads) == 2
     assert heads[0].startswith("h200-x2, matched: `fsdp2-reshard` trains 2.00x as fast as `zero-3`")
     assert heads[1].startswith(
         "h200-x2, matched: `fsdp2-reshard-low` and `zero-3-low` are equally fast within the noise"
     )
-    rows = {row.config: row.peculiar for row in context["platforms"][0].tables[0].rows}
+    rows = {row.config: row.peculiar for row in context.platforms[0].tables[0].rows}
     assert rows == {
         "ddp": "",
         "fsdp2-reshard": "",
@@ -59,7 +58,7 @@ def test_only_equal_numerics_are_compared(tmp_path: Path, study: Load) -> None:
         "zero-3-low": "reduce bfloat16",
         "zero-3-noclip": "clip norm 0.0",
     }
-    assert [choice.where for choice in context["choices"]] == [
+    assert [choice.where for choice in context.choices] == [
         "h200-x2, matched, the arm's numerics",
         "h200-x2, matched, reduce bfloat16",
         "h200-x2, matched, clip norm 0.0",
@@ -80,15 +79,13 @@ def test_variants_with_one_suffix_are_twins(tmp_path: Path, study: Load) -> None
     larger = {"fsdp2-reshard-mb4": 1500.0, "zero-3-mb4": 1000.0}
     for run in matrix.runs:
         write_record(tmp_path, make_record(run, tokens_per_s=(SPEEDS | larger).get(run.identity.config, 900.0)))
-    heads = {
-        f.numbers["config"]: f.numbers["ratio"] for f in build(matrix, tmp_path)["findings"] if "ratio" in f.numbers
-    }
+    heads = {f.numbers["config"]: f.numbers["ratio"] for f in build(matrix, tmp_path).findings if "ratio" in f.numbers}
     assert heads == {"fsdp2-reshard": pytest.approx(2.0), "fsdp2-reshard-mb4": pytest.approx(1.5)}
 
 
 def test_one_rank_shows_an_engines_own_cost(tmp_path: Path, study: Load) -> None:
     context = lay(tmp_path, study(GPU_STUDY.replace("[h200-x2]", "[h200-x1]")))
-    (found,) = [f.sentence for f in context["findings"] if f.kind == "own_cost"]
+    (found,) = [f.sentence for f in context.findings if f.kind == "own_cost"]
     assert found == (
         "h200-x1, matched: on one rank, where nothing is communicated, a step takes this many times as long as under "
         "`ddp`: `fsdp2-reshard` 1.25x (1.25 to 1.25 over 3 paired runs, one machine); "
@@ -118,7 +115,7 @@ def test_pairs_and_not_medians_choose_the_next(tmp_path: Path, study: Load) -> N
     for config, found in speeds.items():
         for repeat, value in found.items():
             write_record(tmp_path, make_record(run_of(matrix, config, repeat), tokens_per_s=value))
-    (choice,) = build(matrix, tmp_path)["choices"]
+    (choice,) = build(matrix, tmp_path).choices
     assert choice.behind.config == "fsdp2-reshard"
     assert choice.behind.ratio.value == pytest.approx(10 / 9)
 
@@ -129,7 +126,7 @@ def test_an_unrun_config_is_not_drawn(tmp_path: Path, study: Load) -> None:
         write_record(tmp_path, make_record(run_of(matrix, config, platform="h200-x2"), peak_bytes=peak))
     write_record(tmp_path, make_record(run_of(matrix, "fsdp2-reshard", platform="h200-x2-24gb")))
     write_record(tmp_path, make_record(run_of(matrix, "zero-3", platform="h200-x2-24gb"), outcome="cuda_oom"))
-    (line,) = build(matrix, tmp_path)["survival"]
+    (line,) = build(matrix, tmp_path).survival
     assert {(p.config, p.alive) for p in line.points} == {("fsdp2-reshard", True), ("zero-3", False)}
 
 
@@ -153,5 +150,5 @@ def test_steps_before_death_are_called_begun(tmp_path: Path, study: Load) -> Non
     for config, peak in {"fsdp2-reshard": 30_000_000_000, "zero-3": 40_000_000_000}.items():
         write_record(tmp_path, make_record(run_of(matrix, config), outcome="cuda_oom", remedy="expandable-segments"))
         write_record(tmp_path, make_record(run_of(matrix, config, 2), peak_bytes=peak, remedy="expandable-segments"))
-    (line,) = [f.sentence for f in build(matrix, tmp_path)["findings"] if f.kind == "survival"]
+    (line,) = [f.sentence for f in build(matrix, tmp_path).findings if f.kind == "survival"]
     assert "steps begun before death: `fsdp2-reshard` (30.0 GB) after 4, `zero-3` (40.0 GB) after 4" in line

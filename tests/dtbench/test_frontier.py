@@ -227,7 +227,7 @@ def test_the_report_shows_trials_and_the_choice(study: Load, tmp_path: Path) -> 
         ]
         measured = structs.replace(record.measured, search=search)
         write_record(tmp_path, structs.replace(record, measured=measured))
-    kept, died = build(matrix, tmp_path)["trials"]
+    kept, died = build(matrix, tmp_path).trials
     assert (kept.settings, kept.tokens_per_s, kept.kept, kept.runs) == ("as given", 1000.0, 2, 2)
     assert (died.settings, died.tokens_per_s, died.kept) == ("compile=true", None, 0)
     text = write_report(matrix, tmp_path).read_text()

@@ -36,11 +36,11 @@ def test_a_host_bound_cell_is_flagged_and_explained(tmp_path: Path, study: Load)
 def test_no_ranking_rests_on_hosts_alone(tmp_path: Path, study: Load) -> None:
     matrix = study(GPU_STUDY.replace("ddp, ", ""))
     lay(tmp_path, matrix, {"fsdp2-reshard": 0.1, "zero-3": 2.0})
-    (choice,) = build(matrix, tmp_path)["choices"]
+    (choice,) = build(matrix, tmp_path).choices
     assert choice.best is None, "by GPU-busy time zero-3 would be ahead"
     assert "both wait for the host" in choice.sentence
     lay(tmp_path, matrix, {"fsdp2-reshard": 0.1, "zero-3": 1.0})
-    (choice,) = build(matrix, tmp_path)["choices"]
+    (choice,) = build(matrix, tmp_path).choices
     assert choice.best == "fsdp2-reshard", "GPU-busy times give the same order"
 
 
@@ -69,7 +69,7 @@ def test_energy_and_gpu_hours_stand_in_the_table(tmp_path: Path, study: Load) ->
     run = run_of(matrix, "ddp")
     tokens = run.tokens_per_step * run.protocol.timed_steps
     write_record(tmp_path, make_record(run, tokens_per_s=1000.0, energy_j=1.4 * tokens))
-    row = next(r for r in build(matrix, tmp_path)["platforms"][0].tables[0].rows if r.config == "ddp")
+    row = next(r for r in build(matrix, tmp_path).platforms[0].tables[0].rows if r.config == "ddp")
     assert row.joules_per_token == pytest.approx(1.4)
     assert row.watts == pytest.approx(1.4 * 1000 / 2), "of one of two GPUs"
     assert row.gpu_hours_per_mtoken == pytest.approx(2 * 1000 / 3600)

@@ -2,10 +2,9 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from dtbench.report.document import build, write_report
+from dtbench.report.document import Report, build, write_report
 from dtbench.study.matrix import Matrix
 from msgspec import structs
 
@@ -21,8 +20,8 @@ PIECES = (
 )
 
 
-def said(context: dict[str, Any], kind: str) -> list[str]:
-    return [finding.sentence for finding in context["findings"] if finding.kind == kind]
+def said(context: Report, kind: str) -> list[str]:
+    return [finding.sentence for finding in context.findings if finding.kind == kind]
 
 
 def test_steady_cells_rank_beside_unsteady_ones(tmp_path: Path, study: Load) -> None:
@@ -33,7 +32,7 @@ def test_steady_cells_rank_beside_unsteady_ones(tmp_path: Path, study: Load) -> 
         base = {"ddp": 1030.0, "fsdp2-reshard": 1000.0}.get(run.identity.config)
         speed = base if base else 500.0 * sway[run.identity.repeat]
         write_record(tmp_path, make_record(run, tokens_per_s=speed))
-    (choice,) = build(matrix, tmp_path)["choices"]
+    (choice,) = build(matrix, tmp_path).choices
     assert choice.ties == ()
     assert (choice.behind.config, round(choice.behind.ratio.value, 2)) == ("fsdp2-reshard", 1.03)
 
@@ -79,7 +78,7 @@ def test_overridden_cells_are_marked_and_not_compared(tmp_path: Path, study: Loa
         write_record(tmp_path, make_record(run, tokens_per_s=1000.0))
     text = write_report(matrix, tmp_path).read_text()
     assert "| zero-3 (leaf blocks, NCCL_ALGO=Ring) | 1000 |" in text
-    (pipe,) = [f for f in build(matrix, tmp_path)["findings"] if f.kind == "pipe"]
+    (pipe,) = [f for f in build(matrix, tmp_path).findings if f.kind == "pipe"]
     assert "zero-3" not in pipe.numbers
     assert "ddp" in pipe.numbers
     (row,) = [line for line in (tmp_path / "cells.csv").read_text().splitlines() if "h200-x2-thin,zero-3" in line]
@@ -124,7 +123,7 @@ def test_the_dagger_marks_cells_needing_a_remedy(
     for repeat in (1, 2):
         remedy = "expandable-segments" if repeat in remedied else None
         write_record(tmp_path, make_record(run_of(matrix, "zero-3", repeat), remedy=remedy))
-    rows = {row.config: row.dagger for row in build(matrix, tmp_path)["platforms"][0].tables[0].rows}
+    rows = {row.config: row.dagger for row in build(matrix, tmp_path).platforms[0].tables[0].rows}
     assert rows["zero-3"] is dagger
 
 

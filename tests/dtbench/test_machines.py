@@ -86,7 +86,7 @@ def test_a_slow_machine_slows_no_engine(tmp_path: Path, study: Load) -> None:
         },
     )
     context = build(matrix, tmp_path)
-    (choice,) = context["choices"]
+    (choice,) = context.choices
     assert choice.best == "fsdp2-reshard"
     assert choice.behind.ratio.value > 1.9
     text = write_report(matrix, tmp_path).read_text()
@@ -99,7 +99,7 @@ def test_runs_of_different_machines_rank_nothing(tmp_path: Path, study: Load) ->
     matrix = study(GPU_STUDY)
     both = {("fsdp2-reshard", 1): ("a", 1000.0), ("fsdp2-reshard", 2): ("b", 1500.0)}
     lay(tmp_path, matrix, {**both, ("ddp", 3): ("c", 1700.0), ("zero-3", 3): ("d", 500.0)})
-    (choice,) = build(matrix, tmp_path)["choices"]
+    (choice,) = build(matrix, tmp_path).choices
     assert (choice.best, choice.ties) == (None, ())
     text = write_report(matrix, tmp_path).read_text()
     assert "No ranking of `ddp`, `fsdp2-reshard` and `zero-3`: no two of them ran on one machine" in text
@@ -112,7 +112,7 @@ def test_an_unpaired_config_is_named_as_unranked(tmp_path: Path, study: Load) ->
         (config, r): (f"m{r}", s * r) for config, s in (("fsdp2-reshard", 1000.0), ("zero-3", 500.0)) for r in (1, 2)
     }
     lay(tmp_path, matrix, pairs | {("ddp", 3): ("quick", 9000.0)})
-    (choice,) = build(matrix, tmp_path)["choices"]
+    (choice,) = build(matrix, tmp_path).choices
     assert (choice.best, choice.unknown) == ("fsdp2-reshard", ("ddp",))
     assert "Not ranked, because no machine ran them beside it: `ddp`." in choice.sentence
     assert choice.advice[0].endswith("(`ddp` may be faster, as no machine ran them beside it).")
@@ -123,7 +123,7 @@ def test_a_clearly_slower_config_is_not_unranked(tmp_path: Path, study: Load) ->
     speeds = {"ddp": 1000.0, "fsdp2-reshard": 800.0}
     pairs = {(config, r): (f"m{r}", speed + r) for config, speed in speeds.items() for r in (1, 2)}
     lay(tmp_path, matrix, pairs | {("zero-3", 1): ("other", 100.0)})
-    (choice,) = build(matrix, tmp_path)["choices"]
+    (choice,) = build(matrix, tmp_path).choices
     assert (choice.best, choice.unknown) == ("ddp", ())
 
 
@@ -148,5 +148,5 @@ def test_many_machines_share_a_row(tmp_path: Path, study: Load) -> None:
     matrix = study(GPU_STUDY)
     places = {(run.identity.config, run.identity.repeat): (str(n), 1000.0) for n, run in enumerate(matrix.runs)}
     lay(tmp_path, matrix, places)
-    (row,) = build(matrix, tmp_path)["machines"]
+    (row,) = build(matrix, tmp_path).machines
     assert (row.machine, row.runs) == ("9 machines", 9)

@@ -8,7 +8,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from dtbench.report.document import build, write_report
+from dtbench.report.document import Report, build, write_report
 from dtbench.report.sections import CellRow
 from dtbench.results.published import TABLES, main, records
 from dtbench.study.matrix import load_matrix
@@ -22,20 +22,20 @@ A100, L4 = "a100-40gb-x4", "l4-x4"
 
 
 @pytest.fixture(scope="module")
-def context() -> dict[str, Any]:
+def context() -> Report:
     matrix = load_matrix("published", ROOT)
     return build(matrix, SHIPPED)
 
 
-def finding(context: dict[str, Any], kind: str, **numbers: Any) -> Any:
+def finding(context: Report, kind: str, **numbers: Any) -> Any:
     (found,) = [
-        f for f in context["findings"] if f.kind == kind and all(f.numbers.get(k) == v for k, v in numbers.items())
+        f for f in context.findings if f.kind == kind and all(f.numbers.get(k) == v for k, v in numbers.items())
     ]
     return found
 
 
-def rows(context: dict[str, Any], platform: str) -> dict[str, CellRow]:
-    (section,) = [p for p in context["platforms"] if p.name == platform]
+def rows(context: Report, platform: str) -> dict[str, CellRow]:
+    (section,) = [p for p in context.platforms if p.name == platform]
     return {row.config: row for row in section.tables[0].rows}
 
 
@@ -75,7 +75,7 @@ def test_unmeasured_is_null_never_zero() -> None:
 
 
 @pytest.mark.parametrize(("cell", "figures"), TABLES.items(), ids=lambda v: "-".join(v) if isinstance(v, tuple) else "")
-def test_every_figure_of_the_tables(context: dict[str, Any], cell: tuple[str, str], figures: Any) -> None:
+def test_every_figure_of_the_tables(context: Report, cell: tuple[str, str], figures: Any) -> None:
     row = rows(context, cell[0])[cell[1]]
     assert row.tokens_per_s is not None
     assert row.tokens_per_s.median == figures.tokens_per_s
@@ -85,7 +85,7 @@ def test_every_figure_of_the_tables(context: dict[str, Any], cell: tuple[str, st
     assert row.nccl_percent == pytest.approx(figures.nccl_share * 100)
 
 
-def test_rows_stand_in_the_published_order(context: dict[str, Any]) -> None:
+def test_rows_stand_in_the_published_order(context: Report) -> None:
     assert list(rows(context, A100)) == [
         "fsdp2-noreshard", "fsdp2-reshard", "fsdp2-reshard-offload", "zero-1", "zero-2", "zero-3", "zero-3-offload",
         "zero-0",
@@ -96,7 +96,7 @@ def test_rows_stand_in_the_published_order(context: dict[str, Any]) -> None:
     ]  # fmt: skip
 
 
-def test_daggers_failures_and_gaps(context: dict[str, Any]) -> None:
+def test_daggers_failures_and_gaps(context: Report) -> None:
     assert [name for name, row in rows(context, L4).items() if row.dagger] == ["zero-2", "zero-3"]
     assert not any(row.dagger for row in rows(context, A100).values())
     assert rows(context, A100)["zero-0"].outcome == "cuda_oom"
@@ -106,7 +106,7 @@ def test_daggers_failures_and_gaps(context: dict[str, Any]) -> None:
     assert rows(context, L4)["fsdp2-reshard-offload"].outcome == "not collected"
 
 
-def test_fsdp2_over_zero_3_on_a100(context: dict[str, Any]) -> None:
+def test_fsdp2_over_zero_3_on_a100(context: Report) -> None:
     found = finding(context, "head_to_head", platform=A100, config="fsdp2-reshard")
     assert round(found.numbers["ratio"], 2) == 1.83
     assert round(found.numbers["peak_change"] * 100) == -27
@@ -114,7 +114,7 @@ def test_fsdp2_over_zero_3_on_a100(context: dict[str, Any]) -> None:
     assert "is 27% lower" in found.sentence
 
 
-def test_nccl_shares_grow_over_pcie(context: dict[str, Any]) -> None:
+def test_nccl_shares_grow_over_pcie(context: Report) -> None:
     found = finding(context, "nccl_share")
     assert found.numbers["fsdp2-noreshard"] == [0.261, 0.467]
     assert found.numbers["fsdp2-reshard"] == [0.277, 0.511]
@@ -123,11 +123,11 @@ def test_nccl_shares_grow_over_pcie(context: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("platform", "percent"), [(A100, -14), (L4, -31)])
-def test_the_reshard_price(context: dict[str, Any], platform: str, percent: int) -> None:
+def test_the_reshard_price(context: Report, platform: str, percent: int) -> None:
     assert round(finding(context, "reshard_price", platform=platform).numbers["change"] * 100) == percent
 
 
-def test_the_zero_2_zero_3_order_turns(context: dict[str, Any]) -> None:
+def test_the_zero_2_zero_3_order_turns(context: Report) -> None:
     found = finding(context, "stage_order")
     assert round((found.numbers[L4] - 1) * 100) == 19
     assert found.numbers[A100] < 1
@@ -137,13 +137,13 @@ def test_the_zero_2_zero_3_order_turns(context: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("config", "before", "after", "slowdown"), [("fsdp2-reshard", 13.34, 7.68, 8.9), ("zero-3", 18.18, 6.69, 3.1)]
 )
-def test_offloads_exchange(context: dict[str, Any], config: str, before: float, after: float, slowdown: float) -> None:
+def test_offloads_exchange(context: Report, config: str, before: float, after: float, slowdown: float) -> None:
     numbers = finding(context, "offload", platform=A100, config=config).numbers
     assert (numbers["before_gb"], numbers["after_gb"]) == (before, after)
     assert round(numbers["slowdown"], 1) == slowdown
 
 
-def test_the_survival_line_on_l4(context: dict[str, Any]) -> None:
+def test_the_survival_line_on_l4(context: Report) -> None:
     found = finding(context, "survival", platform=L4)
     assert (round(found.numbers["low_gb"], 1), round(found.numbers["high_gb"], 1)) == (14.0, 18.2)
     assert found.numbers["trend"] == pytest.approx(-1.0)
@@ -151,27 +151,27 @@ def test_the_survival_line_on_l4(context: dict[str, Any]) -> None:
     assert "the farther above the line, the sooner the death" in found.sentence
 
 
-def test_zero_0_does_not_fit(context: dict[str, Any]) -> None:
+def test_zero_0_does_not_fit(context: Report) -> None:
     found = finding(context, "does_not_fit", platform=A100)
     assert found.numbers["config"] == "zero-0"
     assert "9.48 GiB free of 39.49" in found.detail
 
 
 @pytest.mark.parametrize("platform", [A100, L4])
-def test_precision_explains_the_published_memory(context: dict[str, Any], platform: str) -> None:
+def test_precision_explains_the_published_memory(context: Report, platform: str) -> None:
     numbers = finding(context, "precision", platform=platform).numbers
     assert [round(b) for b in numbers["state_bytes"]] == [8, 16]
     assert numbers["expected_gb"] > numbers["measured_gb"] > 4.5
 
 
-def test_deaths_tell_the_published_stories(context: dict[str, Any]) -> None:
-    deaths = {(d.platform, d.config, d.where): d for d in context["deaths"]}
+def test_deaths_tell_the_published_stories(context: Report) -> None:
+    deaths = {(d.platform, d.config, d.where): d for d in context.deaths}
     wedge = deaths[L4, "zero-3", "r1 a1 try 1"]
     assert (wedge.outcome, wedge.collectives, wedge.exits) == ("collective_wedge", 4016, "SIGABRT")
     oom = deaths[L4, "zero-3", "r1 a2 try 1"]
     assert (oom.outcome, oom.cured_by) == ("cuda_oom_fragmentation", "expandable-segments")
     assert deaths[L4, "zero-2", "r1 a1 try 1"].collectives == 456
-    refused = [d for d in context["deaths"] if d.outcome == "launcher_args"]
+    refused = [d for d in context.deaths if d.outcome == "launcher_args"]
     assert len(refused) == 5
     assert {d.exits for d in refused} == {"4x exit 2"}
 

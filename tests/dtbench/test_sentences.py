@@ -2,10 +2,9 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from dtbench.report.document import build, write_report
+from dtbench.report.document import Report, build, write_report
 from dtbench.study.matrix import Matrix
 from msgspec import structs
 
@@ -21,7 +20,7 @@ OOM = (
 HELD = "23.89"
 
 
-def lay(folder: Path, matrix: Matrix, speeds: dict[str, float], peaks: dict[str, int] | None = None) -> dict[str, Any]:
+def lay(folder: Path, matrix: Matrix, speeds: dict[str, float], peaks: dict[str, int] | None = None) -> Report:
     for run in matrix.runs:
         if speed := speeds.get(run.identity.config):
             peak = (peaks or {}).get(run.identity.config, 20_000_000_000)
@@ -29,8 +28,8 @@ def lay(folder: Path, matrix: Matrix, speeds: dict[str, float], peaks: dict[str,
     return build(matrix, folder)
 
 
-def said(context: dict[str, Any], kind: str) -> list[str]:
-    return [finding.sentence for finding in context["findings"] if finding.kind == kind]
+def said(context: Report, kind: str) -> list[str]:
+    return [finding.sentence for finding in context.findings if finding.kind == kind]
 
 
 def test_memory_need_comes_from_the_same_workload(tmp_path: Path, study: Load) -> None:
@@ -41,7 +40,7 @@ def test_memory_need_comes_from_the_same_workload(tmp_path: Path, study: Load) -
     write_record(tmp_path, make_record(run_of(matrix, "zero-3", platform="h200-x2"), peak_bytes=99_000_000_000))
     died = run_of(matrix, "zero-3", platform="h200-x2-24gb")
     write_record(tmp_path, make_record(died, outcome="cuda_oom", evidence=OOM))
-    (death,) = build(matrix, tmp_path)["deaths"]
+    (death,) = build(matrix, tmp_path).deaths
     assert (f"{death.needs_gb:.2f}", death.at_least) == (HELD, True)
 
 
@@ -50,7 +49,7 @@ def test_a_measured_need_is_no_lower_bound(tmp_path: Path, study: Load) -> None:
     write_record(tmp_path, make_record(run_of(matrix, "ddp"), loss=(8.0, 7.9)))
     for repeat in (1, 2, 3):
         write_record(tmp_path, make_record(run_of(matrix, "zero-3", repeat), loss=(6.0, 5.0)))
-    rows = {row.config: row for row in build(matrix, tmp_path)["platforms"][0].tables[0].rows}
+    rows = {row.config: row for row in build(matrix, tmp_path).platforms[0].tables[0].rows}
     assert (rows["zero-3"].outcome, rows["zero-3"].peak_at_least) == ("parity_mismatch", False)
 
 
@@ -72,14 +71,14 @@ def test_a_cured_death_is_drawn_as_death(tmp_path: Path, study: Load) -> None:
     cured = make_record(run_of(matrix, "zero-3"), peak_bytes=15_000_000_000, remedy="expandable-segments")
     tries = (structs.replace(cured.tries[0], last_step=None), *cured.tries[1:])
     write_record(tmp_path, structs.replace(cured, tries=tries))
-    (line,) = build(matrix, tmp_path)["survival"]
+    (line,) = build(matrix, tmp_path).survival
     assert {p.config: p.alive for p in line.points} == {"ddp": True, "fsdp2-reshard": False, "zero-3": False}
 
 
 def test_advice_names_a_tie(tmp_path: Path, study: Load) -> None:
     matrix = study(GPU_STUDY)
     peaks = {"fsdp2-reshard": 10_000_000_000}
-    assert lay(tmp_path, matrix, {"ddp": 1000.0, "fsdp2-reshard": 1000.0}, peaks)["choices"][0].advice[-1] == (
+    assert lay(tmp_path, matrix, {"ddp": 1000.0, "fsdp2-reshard": 1000.0}, peaks).choices[0].advice[-1] == (
         "h200-x2, matched: when memory is short, use `fsdp2-reshard`: 10.00 GB, as fast as `ddp`."
     )
 
@@ -89,7 +88,7 @@ def test_advice_ignores_medians_of_different_machines(tmp_path: Path, study: Loa
     write_record(tmp_path, on(make_record(run_of(matrix, "ddp"), tokens_per_s=1300.0), "a"))
     light = make_record(run_of(matrix, "fsdp2-reshard"), tokens_per_s=1000.0, peak_bytes=10_000_000_000)
     write_record(tmp_path, on(light, "b"))
-    (choice,) = build(matrix, tmp_path)["choices"]
+    (choice,) = build(matrix, tmp_path).choices
     assert (choice.best, choice.finished) == (None, ("ddp", "fsdp2-reshard"))
     assert choice.sentence.startswith("No ranking of `ddp` and `fsdp2-reshard`: no two of them ran on one machine")
     assert choice.advice[0].startswith("h200-x2, matched: no recommendation.")
@@ -99,7 +98,7 @@ def test_other_models_settings_are_not_compared(tmp_path: Path, study: Load) -> 
     matrix = study(GPU_STUDY + "overrides: [{config: zero-3, set: {model: {activation_checkpointing: true}}}]\n")
     context = lay(tmp_path, matrix, {"fsdp2-reshard": 800.0, "zero-3": 400.0})
     assert said(context, "head_to_head") == []
-    rows = {row.config: row.peculiar for row in context["platforms"][0].tables[0].rows}
+    rows = {row.config: row.peculiar for row in context.platforms[0].tables[0].rows}
     assert rows == {"fsdp2-reshard": "", "zero-3": "activation checkpointing"}
 
 
@@ -137,7 +136,7 @@ def test_compute_share_is_at_most_the_step(tmp_path: Path, study: Load) -> None:
         "shares": {"compute": 0.9, "comm_exposed": 0.05, "copy_exposed": 0.0, "idle": 0.05},
     }
     write_record(tmp_path, make_record(run, tokens_per_s=run.tokens_per_step / 0.3, profile=profile))
-    (row,) = build(matrix, tmp_path)["time"]
+    (row,) = build(matrix, tmp_path).time
     assert (row.timed_compute, row.timed_idle) == (100.0, 0.0)
 
 

@@ -53,7 +53,9 @@ class Point(NamedTuple):
     peak_gb: float
     tokens_per_s: float
     pareto: bool
-    """No other config is both at least as fast and at least as light."""
+    """No other paired config is both at least as fast and at least as light."""
+    paired: bool
+    """Its speed is that of the fastest over their paired ratio, so that the chart ranks as the table does."""
 
 
 class Chart(NamedTuple):
@@ -91,7 +93,7 @@ def _decision(matrix: Matrix, results: Results, choice: Choice) -> Decision:
     return Decision(
         where=choice.where,
         picks=tuple(_picks(matrix, choice, {cell.key[1]: cell for cell in cells}, capacity)),
-        chart=_chart(cells, capacity),
+        chart=_chart(choice, cells, capacity),
         open=reasons,
         remedy=_remedy(matrix, choice, cells) if reasons else "",
     )
@@ -184,15 +186,20 @@ def _remedy(matrix: Matrix, choice: Choice, cells: list[CellResult]) -> str:
     return f"No run is missing; set `repeats: {more}` in the study, then {plan} on another machine."
 
 
-def _chart(cells: list[CellResult], capacity: int | None) -> Chart:
-    found = [
-        (cell.key[1], peak / GB, speed)
-        for cell in cells
-        if cell.finished and (peak := cell.peak()) and (speed := cell.median(tokens_per_s))
-    ]
+def _chart(choice: Choice, cells: list[CellResult], capacity: int | None) -> Chart:
+    best = next((cell.median(tokens_per_s) for cell in cells if cell.key[1] == choice.best), None)
+    found = []
+    for cell in cells:
+        name, peak, speed = cell.key[1], cell.peak(), cell.median(tokens_per_s)
+        if cell.finished and peak and speed:
+            # Medians of two cells may come from machines of different speed.
+            ratio = choice.ratios.get(name)
+            paired = name == choice.best or bool(best and ratio)
+            found.append((name, peak / GB, best / ratio.value if best and ratio else speed, paired))
+    ranked = [(gb, speed) for _, gb, speed, paired in found if paired]
     points = tuple(
-        Point(name, gb, speed, not any(g <= gb and s >= speed and (g, s) != (gb, speed) for _, g, s in found))
-        for name, gb, speed in found
+        Point(name, gb, speed, paired and not any(_beats(other, (gb, speed)) for other in ranked), paired)
+        for name, gb, speed, paired in found
     )
     capacity_gb = None if capacity is None else capacity / GB
     dead = tuple(
@@ -201,3 +208,8 @@ def _chart(cells: list[CellResult], capacity: int | None) -> Chart:
         if not cell.finished and cell.outcome in OUTCOMES and OUTCOMES[cell.outcome].near_gpu_limit
     )
     return Chart(points, tuple((name, gb) for name, gb in dead if gb), capacity_gb)
+
+
+def _beats(other: tuple[float, float], one: tuple[float, float]) -> bool:
+    """Whether another (peak in GB, speed) is no worse in either and not the same."""
+    return other[0] <= one[0] and other[1] >= one[1] and other != one

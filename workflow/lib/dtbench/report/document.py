@@ -2,22 +2,36 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from dtbench.report.advice import choices
-from dtbench.report.beside import beside
-from dtbench.report.decisions import decisions
-from dtbench.report.details import kernel_table, machine_rows, provenance, time_rows, trial_rows
-from dtbench.report.figures import draw
+from dtbench.report.advice import Choice, choices
+from dtbench.report.beside import Beside, beside
+from dtbench.report.charts.study import draw
+from dtbench.report.charts.svg import STYLE, as_file
+from dtbench.report.decisions import Decision, decisions
+from dtbench.report.details import (
+    KernelTable,
+    MachineRow,
+    Provenance,
+    TimeRow,
+    TrialRow,
+    kernel_table,
+    machine_rows,
+    provenance,
+    time_rows,
+    trial_rows,
+)
 from dtbench.report.findings import find_all
-from dtbench.report.frontier_rows import frontier_rows, say_unusable_frontiers
+from dtbench.report.frontier_rows import FrontierRow, frontier_rows, say_unusable_frontiers
 from dtbench.report.render import render
-from dtbench.report.sections import platform_sections, summary_rows
+from dtbench.report.sections import PlatformSection, SummaryRow, platform_sections, summary_rows
+from dtbench.report.sentences import Finding
 from dtbench.report.tables import write_tables
 from dtbench.results.cells import CellResult, collect
 from dtbench.results.comparison import Results
-from dtbench.results.deaths import Death, find_deaths, memory_needs, survival_lines
+from dtbench.results.deaths import Death, SurvivalLine, find_deaths, memory_needs, survival_lines
 from dtbench.results.runs import MISSING, Loaded, all_attempts, all_runs, load_runs
 from dtbench.results.store import INDEX, scan, sources
 from dtbench.study.families import counted_shape
@@ -47,8 +61,37 @@ HEADINGS = {
 }
 
 
-def build(matrix: Matrix, results_folder: Path, loaded: Loaded | None = None) -> dict[str, Any]:
-    """Everything the templates show, computed; `loaded` spares reading the records again."""
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """Everything the templates show, as plain values in the units shown."""
+
+    name: str
+    title: str
+    description: str
+    facts: str
+    faults: bool
+    counts: "Counts"
+    choices: list[Choice]
+    decisions: list[Decision]
+    findings: list[Finding]
+    platforms: list[PlatformSection]
+    summary: list[SummaryRow]
+    machines: list[MachineRow]
+    beside: Beside
+    time: list[TimeRow]
+    kernels: KernelTable
+    frontier: list[FrontierRow]
+    trials: list[TrialRow]
+    deaths: list[Death]
+    advices: dict[str, str]
+    """Outcome -> what to do next."""
+    survival: list[SurvivalLine]
+    remedy_names: str
+    provenance: Provenance
+
+
+def build(matrix: Matrix, results_folder: Path, loaded: Loaded | None = None) -> Report:
+    """The report of the records there are; `loaded` spares reading them again."""
     loaded = load_runs(matrix, results_folder) if loaded is None else loaded
     cells = collect(loaded)
     results = Results(cells, matrix.study.platforms, matrix.study.arms)
@@ -57,32 +100,38 @@ def build(matrix: Matrix, results_folder: Path, loaded: Loaded | None = None) ->
     lines = survival_lines(cells.values(), deaths, needs)
     origin = provenance(all_attempts(loaded))
     chosen = choices(matrix, results)
-    return {
-        "name": matrix.study.name,
-        "title": matrix.study.title or matrix.study.name,
-        "description": matrix.study.description,
-        "facts": _facts(matrix),
-        "faults": bool(matrix.study.faults) or origin.faults,
-        "arms": ARMS,
-        "headings": HEADINGS,
-        "counts": _counts(list(cells.values())),
-        "choices": chosen,
-        "decisions": decisions(matrix, results, chosen),
-        "findings": find_all(results, lines),
-        "platforms": platform_sections(matrix, results),
-        "summary": summary_rows(matrix, results),
-        "machines": machine_rows(results),
-        "beside": beside(matrix, results, results_folder),
-        "time": time_rows(results),
-        "kernels": kernel_table(results),
-        "frontier": frontier_rows(matrix, results_folder),
-        "trials": trial_rows(results),
-        "deaths": deaths,
-        "advices": _advices(deaths),
-        "survival": lines,
-        "remedy_names": ", ".join(sorted({d.cured_by for d in deaths if d.cured_by})) or "named in the record",
-        "provenance": origin,
-    }
+    return Report(
+        name=matrix.study.name,
+        title=matrix.study.title or matrix.study.name,
+        description=matrix.study.description,
+        facts=_facts(matrix),
+        faults=bool(matrix.study.faults) or origin.faults,
+        counts=_counts(list(cells.values())),
+        choices=chosen,
+        decisions=decisions(matrix, results, chosen),
+        findings=find_all(results, lines),
+        platforms=platform_sections(matrix, results),
+        summary=summary_rows(matrix, results),
+        machines=machine_rows(results),
+        beside=beside(matrix, results, results_folder),
+        time=time_rows(results),
+        kernels=kernel_table(results),
+        frontier=frontier_rows(matrix, results_folder),
+        trials=trial_rows(results),
+        deaths=deaths,
+        advices=_advices(deaths),
+        survival=lines,
+        remedy_names=", ".join(sorted({d.cured_by for d in deaths if d.cured_by})) or "named in the record",
+        provenance=origin,
+    )
+
+
+def texts(report: Report) -> dict[str, str]:
+    """File below the study's results -> its text: the figures, then the HTML and the Markdown that show them."""
+    figures = draw(report.platforms, report.decisions, report.time, report.survival)
+    context = vars(report) | {"figures": figures, "arms": ARMS, "headings": HEADINGS, "chart_style": STYLE}
+    found = {f"figures/{name}.svg": as_file(element) for name, element in figures.items()}
+    return found | {name: render(f"{name}.j2", context) for name in ("report.html", "report.md")}
 
 
 def write_report(matrix: Matrix, results_folder: Path) -> Path:
@@ -96,19 +145,15 @@ def write_report(matrix: Matrix, results_folder: Path) -> Path:
     for problem in (run.problem for run in all_runs(loaded) if run.problem):
         print(problem)
     say_unusable_frontiers(matrix, results_folder)
-    context = build(matrix, results_folder, loaded)
-    figures = draw(context)
-    context |= {"figures": figures}
-    texts = {f"figures/{name}.svg": svg for name, svg in figures.items()}
-    texts |= {"report.html": render("report.html.j2", context), "report.md": render("report.md.j2", context)}
-    for stale in set((results_folder / "figures").glob("*.svg")) - {results_folder / name for name in texts}:
+    written = texts(build(matrix, results_folder, loaded))
+    for stale in set((results_folder / "figures").glob("*.svg")) - {results_folder / name for name in written}:
         stale.unlink(missing_ok=True)
-    for name, text in texts.items():
+    for name, text in written.items():
         write_atomically(results_folder / name, text)
     tables = write_tables(matrix, results_folder, loaded)
     index = {
         "sources": made_from,
-        "files": sorted([*texts, *tables]),
+        "files": sorted([*written, *tables]),
         "attempts": {a.path: encode(a.diagnosis) for a in all_attempts(loaded) if a.diagnosis.outcome != "ok"},
     }
     write_atomically(results_folder / INDEX, json.dumps(index, indent=1, sort_keys=True) + "\n")

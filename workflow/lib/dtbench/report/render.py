@@ -1,5 +1,6 @@
 """Templates and the few ways they may format a value."""
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -40,9 +41,14 @@ def _prose(text: str) -> Markup:
     return Markup(_CODE.sub(r"<code>\1</code>", for_html(text)))
 
 
-def _svg(text: str) -> Markup:
-    """A figure of ours as an element of the page: without the XML prologue."""
-    return Markup(text[text.index("<svg") :])
+def _compiled() -> jinja2.BytecodeCache | None:
+    """Compiled templates beside their sources, as Python keeps its own: compiling takes longer than filling them."""
+    folder = TEMPLATES / "__pycache__"
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError:
+        return None
+    return jinja2.FileSystemBytecodeCache(str(folder)) if os.access(folder, os.W_OK) else None
 
 
 def render(template: str, context: dict[str, Any]) -> str:
@@ -55,9 +61,10 @@ def render(template: str, context: dict[str, Any]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
+        bytecode_cache=_compiled(),
     )
     prose = _prose if html else str
-    environment.filters |= {"fixed": fixed, "whole": whole, "speed": speed, "svg": _svg, "prose": prose}
+    environment.filters |= {"fixed": fixed, "whole": whole, "speed": speed, "svg": Markup, "prose": prose}
     environment.filters["text"] = (lambda text: Markup(for_html(str(text)))) if html else (lambda t: markdown(str(t)))
     environment.filters["codes"] = lambda names: prose(", ".join(f"`{name}`" for name in names))
     return environment.get_template(template).render(context | {"dagger": DAGGER})
