@@ -164,6 +164,8 @@ class Attempt:
         )
         if self.nodes and not self.results and ending.cancelled in (None, "node"):
             diagnosis = self.nodes.lost() or diagnosis
+        if self.nodes and ending.stall and ending.progress.step is None and not diagnosis.evidence:
+            diagnosis = self.nodes.never_met(ending.stall.silent_s, frozenset(ending.progress.last))
         self._note_late_ends(exits)
         self.tries.append(
             Try(

@@ -2,100 +2,19 @@
 
 import json
 import os
-import shutil
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harness.contract import exitcodes
 from harness.contract.errors import SpecError
-from harness.contract.spec import RunSpec
 from harness.supervisor.nodes.link import Place, find_place
 from tests.engines.specs import make_spec
-from tests.supervisor.conftest import Supervisor, until
+from tests.supervisor.nodes_lab import FATE_LIMIT_S, LONG, TWO_NODES, both_train, ip, namespaces, pair
 
-ADDRESSES = ("10.77.0.1", "10.77.0.2")
-TWO_NODES = {"name": "cpu-x2-n2", "device": "cpu", "world_size": 2, "nodes": 2, "accelerator": "cpu"}
-LONG = {"protocol__timed_steps": 100_000, "protocol__warmup_steps": 2}
-PORT = 14321
-FATE_LIMIT_S = 60.0
-
-
-def _ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True, text=True)
-
-
-@pytest.fixture(scope="module")
-def namespaces() -> Iterator[tuple[str, str]]:
-    """Two network namespaces, joined by one link."""
-    names = (f"dtb{os.getpid()}a", f"dtb{os.getpid()}b")
-    if os.geteuid() != 0 or shutil.which("ip") is None:
-        pytest.skip("network namespaces need root and iproute2")
-    try:
-        for name in names:
-            try:
-                _ip("netns", "add", name)
-            except subprocess.CalledProcessError as error:
-                pytest.skip(f"no network namespaces here: {error.stderr}")
-        _ip("link", "add", "veth0", "netns", names[0], "type", "veth", "peer", "name", "veth0", "netns", names[1])
-        for name, address in zip(names, ADDRESSES, strict=True):
-            _ip("-n", name, "addr", "add", f"{address}/24", "dev", "veth0")
-            _ip("-n", name, "link", "set", "veth0", "up")
-            _ip("-n", name, "link", "set", "lo", "up")
-        yield names
-    finally:
-        for name in names:
-            subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
-
-
-class Node(Supervisor):
-    """The supervisor of one node, in a namespace of its own."""
-
-    def __init__(self, folder: Path, spec: RunSpec, namespace: str, rank: int) -> None:
-        folder.mkdir(parents=True)
-        super().__init__(folder, spec)
-        self._namespace, self._rank = namespace, rank
-
-    def begin(self) -> "Node":
-        """Start it."""
-        where = ["--node-rank", str(self._rank), "--rendezvous", f"{ADDRESSES[0]}:{PORT}"]
-        inner = [sys.executable, "-m", "harness", "run"]
-        # `ip netns exec` becomes the supervisor, so that its process id is the supervisor's.
-        script = "import os, sys; os.execvp('ip', ['ip', 'netns', 'exec', *sys.argv[1:]])"
-        self.start(*where, program=["-c", script, self._namespace, *inner])
-        return self
-
-
-@pytest.fixture
-def pair(namespaces: tuple[str, str], tmp_path: Path) -> Iterator[Any]:
-    """Make the two nodes of a run; all that they started is gone after the test."""
-    made: list[Node] = []
-
-    def make(config: str = "fsdp2-reshard", folder: str = "", **changes: Any) -> list[Node]:
-        spec = make_spec(config, platform=TWO_NODES | {"interconnect": "ethernet"}, **changes)
-        top = tmp_path / folder
-        nodes = [Node(top / f"node-{rank}", spec, name, rank) for rank, name in enumerate(namespaces)]
-        made.extend(nodes)
-        return nodes
-
-    yield make
-    for node in made:
-        for process in node.leftovers():
-            process.kill()
-
-
-def _both_train(nodes: list[Node]) -> None:
-    def reached() -> bool:
-        beats = [nodes[0].beat(rank) for rank in (0, 1)]
-        return all(beat is not None and beat.step >= 3 for beat in beats)
-
-    until(reached, "step 3 on both nodes, as node 0 sees it", 120)
+__all__ = ["namespaces", "pair"]
 
 
 def test_two_nodes_leave_one_record_of_all_ranks(pair: Any) -> None:
@@ -139,7 +58,7 @@ def test_hsdp_trains_alike_and_shards_inside_a_node(pair: Any) -> None:
 
 def test_a_killed_node_ends_all_and_is_named(pair: Any) -> None:
     nodes = [node.begin() for node in pair(**LONG)]
-    _both_train(nodes)
+    both_train(nodes)
     nodes[1].process.kill()
     killed_s = time.monotonic()
     assert nodes[0].wait(FATE_LIMIT_S) == exitcodes.RECORD_DELIVERED
@@ -154,7 +73,7 @@ def test_a_killed_node_ends_all_and_is_named(pair: Any) -> None:
 
 def test_a_node_that_got_sigterm_is_named(pair: Any) -> None:
     nodes = [node.begin() for node in pair(**LONG)]
-    _both_train(nodes)
+    both_train(nodes)
     nodes[1].process.terminate()
     assert nodes[0].wait(FATE_LIMIT_S) == exitcodes.RECORD_DELIVERED
     assert nodes[1].wait(FATE_LIMIT_S) == exitcodes.INTERNAL
@@ -166,7 +85,7 @@ def test_a_node_that_got_sigterm_is_named(pair: Any) -> None:
 
 def test_a_killed_first_node_ends_the_second(pair: Any) -> None:
     nodes = [node.begin() for node in pair(**LONG)]
-    _both_train(nodes)
+    both_train(nodes)
     nodes[0].process.kill()
     assert nodes[1].wait(FATE_LIMIT_S) == exitcodes.INTERNAL
     assert "node 1: node 0 closed its connection" in nodes[1].stderr
@@ -176,7 +95,7 @@ def test_a_killed_first_node_ends_the_second(pair: Any) -> None:
 
 def test_a_dead_rank_of_another_node_is_named(pair: Any) -> None:
     nodes = [node.begin() for node in pair(**LONG)]
-    _both_train(nodes)
+    both_train(nodes)
     os.kill(nodes[0].beat(1).pid, signal.SIGKILL)
     assert [node.wait(FATE_LIMIT_S) for node in nodes] == [0, 0]
     record = nodes[0].record
@@ -188,14 +107,14 @@ def test_a_dead_rank_of_another_node_is_named(pair: Any) -> None:
 @pytest.mark.slow
 def test_a_cut_link_ends_all_nodes(pair: Any, namespaces: tuple[str, str]) -> None:
     nodes = [node.begin() for node in pair(**LONG)]
-    _both_train(nodes)
+    both_train(nodes)
     # Packets vanish and nobody refuses them. (netem could drop them as well, but not every kernel has it.)
-    _ip("-n", namespaces[1], "link", "set", "veth0", "down")
+    ip("-n", namespaces[1], "link", "set", "veth0", "down")
     try:
         assert nodes[0].wait(90) == exitcodes.RECORD_DELIVERED
         assert nodes[1].wait(90) == exitcodes.INTERNAL
     finally:
-        _ip("-n", namespaces[1], "link", "set", "veth0", "up")
+        ip("-n", namespaces[1], "link", "set", "veth0", "up")
     record = nodes[0].record
     assert record.outcome == "network_fault"
     assert "Node 1 (rank 1) said nothing for 30 s" in record.diagnosis.sentence

@@ -173,6 +173,23 @@ class Nodes:
             )
         return None
 
+    def never_met(self, silent_s: float, started: frozenset[int]) -> Diagnosis:
+        """The diagnosis when all supervisors are here and no rank came to its first step, nor said why.
+
+        `started`: ranks that gave a sign of life. The launchers start theirs once all have reached node 0's, so one
+        node that cannot keeps all others waiting.
+        """
+        absent = [n for n in range(1, self.spec.platform.nodes) if started.isdisjoint(ranks_of(self.spec, n))]
+        who = ", ".join(self.name(node) for node in absent)
+        what = f"a launcher did not reach node 0's, one of: {who}" if who else "the ranks did not reach each other"
+        return Diagnosis(
+            outcome="rendezvous",
+            confidence="medium",
+            culprit_rank=ranks_of(self.spec, absent[0])[0] if len(absent) == 1 else None,
+            sentence=f"For {silent_s:.0f} s {what}, while the supervisors could talk on port {self.place.port}; "
+            "open all ports from 12000 up between the nodes.",
+        )
+
     def stop(self, reason: str | None) -> None:
         """End the try on every node. Ranks whose launcher ended here by itself get time to do the same there."""
         for link in self._links.values():
