@@ -23,13 +23,13 @@ LIMIT = {"micro_batch": 64, "sequence_length": 32768}
 RESOLUTION = {"micro_batch": 1, "sequence_length": 256}
 CARDS: dict[str, tuple[float, str]] = {
     "h200": (139.8, "measured: records of results/h200-x2-2026"),
-    "l4": (22.0, "torch's messages on L4 say 22.0 to 22.2"),
-    "a100-40gb": (39.4, "torch's messages on A100-SXM4-40GB say 39.4 to 39.6"),
-    "a100-80gb": (79.1, "torch's messages on A100-SXM4-80GB say 79.1 to 79.3"),
-    "h100-80gb": (79.1, "torch's messages on H100 80GB HBM3 say 79.1 to 79.2"),
-    "b200": (178.3, "torch's messages on B200 say about 178.3"),
+    "l4": (22.03, "torch's message in results/published"),
+    "a100-40gb": (39.49, "torch's message in results/published"),
+    "a100-80gb": (80e9 / GIB, "80 GB by its name: what CUDA reports is not known here, so give --memory"),
+    "h100-80gb": (80e9 / GIB, "80 GB by its name: what CUDA reports is not known here, so give --memory"),
+    "b200": (180e9 / GIB, "180 GB by its data sheet: what CUDA reports is not known here, so give --memory"),
 }
-"""Card -> total GiB that CUDA reports, less than its name says, and where that is from."""
+"""Card -> total GiB that CUDA reports, or else its nominal size, which is less; and where that is from."""
 OUTSIDE_GIB = 1.8
 """CUDA context, NCCL and kernels outside torch: 1.1 to 2.1 GiB on the stored H200 runs."""
 PACKED = 0.96

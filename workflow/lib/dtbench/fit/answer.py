@@ -147,16 +147,16 @@ def answer(question: Question, config: str) -> Answer | None:
         high_bytes=high,
         host_bytes=ledger.host,
         parts_bytes=_parts(asdict(ledger)),
-        verdict=_verdict(low, high, question.usable_bytes),
+        verdict=_verdict(low, high, sure),
         largest_micro_batch=_largest(lambda size: highest(size, question.gpus) <= sure),
         fewest_gpus=_fewest(lambda gpus: highest(question.micro_batch, gpus) <= sure),
     )
 
 
-def _verdict(low: int, high: int, usable: int) -> str:
-    if high <= usable * PACKED:
+def _verdict(low: int, high: int, sure: float) -> str:
+    if high <= sure:
         return "fits"
-    return "close" if low <= usable else "does not fit"
+    return "close" if low <= sure else "does not fit"
 
 
 def _parts(found: dict[str, int]) -> dict[str, int]:
