@@ -11,18 +11,18 @@ if TYPE_CHECKING:
     from harness.delivery.check import Checked
 
 COMMANDS = {
-    "run": "run one spec and leave a record",
-    "batch": "run many specs one after the other inside a time budget",
+    "run": "run one spec and write its record",
+    "batch": "run many specs one after the other, within a time budget",
     "frontier": "find the largest micro-batch or the longest sequence that fits",
-    "diagnose": "say from logs which rank failed first, and why",
-    "share": "make records fit to be published",
+    "diagnose": "find in logs which rank failed first, and why",
+    "share": "redact records before you publish them",
     "setup": "compile DeepSpeed's CPU operators once",
 }
 
 
 def parser(prog: str = "python -m harness") -> argparse.ArgumentParser:
     """Arguments of every command."""
-    top = argparse.ArgumentParser(prog=prog, description="Run training beside the GPUs, and say how it went.")
+    top = argparse.ArgumentParser(prog=prog, description="Run training on this machine and record how it ended.")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     run = commands.add_parser(
@@ -52,12 +52,12 @@ def parser(prog: str = "python -m harness") -> argparse.ArgumentParser:
         "batch",
         help=COMMANDS["batch"],
         description="Run the specs of PLAN in order below OUTROOT/<study>, as the workflow would. Finished ones are "
-        "skipped; what does not fit into the budget is left for the next call.",
+        "skipped. Runs that do not fit into the budget are left for the next call.",
     )
     batch.add_argument("plan", type=Path, metavar="PLAN", help='{"specs": [...]} in a JSON file, or a folder of specs')
     batch.add_argument("out", type=Path, metavar="OUTROOT", help="the results folder, above the studies")
     batch.add_argument(
-        "--budget-s", type=_budget_s, default=float("inf"), metavar="N", help="seconds in all (default: no end)"
+        "--budget-s", type=_budget_s, default=float("inf"), metavar="N", help="seconds in all (default: no limit)"
     )
     batch.add_argument("--upload", metavar="gs://BUCKET/PREFIX", help="deliver each run to PREFIX/<study>/<run>")
 
@@ -121,7 +121,7 @@ def _add_frontier(commands: "argparse._SubParsersAction[argparse.ArgumentParser]
     frontier.add_argument("--rungs", type=int, metavar="N", help="most sizes per probe (default: 8)")
     frontier.add_argument("--processes", type=int, metavar="N", help="most probes (default: 6)")
     frontier.add_argument(
-        "--budget-s", type=_budget_s, default=float("inf"), metavar="N", help="seconds in all (default: no end)"
+        "--budget-s", type=_budget_s, default=float("inf"), metavar="N", help="seconds in all (default: no limit)"
     )
     frontier.add_argument(
         "--upload", metavar="gs://BUCKET/PREFIX", help="bring probes and result of a single spec there"

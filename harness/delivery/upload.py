@@ -1,9 +1,9 @@
-"""Bring an attempt's folder into a bucket: the one file that imports google.cloud.storage.
+"""Upload an attempt's folder to a bucket: the one file that imports google.cloud.storage.
 
 Objects below the prefix given on the command line:
 
     pod-<n>.json             uploaded when the n-th pod of the Job starts
-    progress.json            {"step", "of", "phase", "at_s", "pod"}, at most every 10 s, without a promise
+    progress.json            {"step", "of", "phase", "at_s", "pod"}, at most every 10 s; may be missing
     pods/<n>/<path>          every file of the record's list; no two pods write the same object
     record.json              last, and only if there is none yet: the attempt is finished, its files are those
                              of the pod that it names
@@ -80,7 +80,7 @@ class Bucket:
             return self._bucket
 
     def _patiently(self, work: Callable[[], T]) -> T:
-        """Call `work`; repeat it while credentials or permissions are missing that may only be late."""
+        """Call `work`, and repeat it while the bucket refuses access that may still be granted."""
         end_s: float | None = None
         while True:
             try:
@@ -111,7 +111,7 @@ class Bucket:
             return True
 
     def delivered(self, spec: RunSpec, patience_s: float) -> Record | None:
-        """The record that is there already. Raises DeliveryError when it is that of another spec."""
+        """The record that is there already, or None. Raises DeliveryError when it belongs to another spec."""
         try:
             raw = self._patiently(
                 lambda: self._blob(RECORD).download_as_bytes(timeout=_request_s(patience_s), retry=_retry(patience_s))
@@ -134,7 +134,7 @@ class Bucket:
         return record
 
     def announce(self, patience_s: float) -> int:
-        """Say that a pod starts; returns this pod's ordinal within its Job."""
+        """Note in the bucket that a pod starts; return this pod's ordinal within its Job."""
         stated = os.environ.get("HARNESS_POD", "")
         text = json.dumps({"started_at_s": time.time(), "pod": os.environ.get("HARNESS_POD_NAME")})
         first = int(stated) if stated.isdigit() else 1
@@ -186,7 +186,7 @@ class Bucket:
             list(pool.map(lambda f: self._file(out / f.path, below + f.path, end_s), files))
 
     def put_result(self, name: str, text: str, patience_s: float) -> None:
-        """Upload a result that is one object; one that is there already stays."""
+        """Upload a result that is one object; an earlier one stays."""
         self._delivering = True
         try:
             self._patiently(lambda: self._put(name, text, patience_s, if_generation_match=0))
@@ -224,7 +224,7 @@ class Bucket:
             raise DeliveryError(f"{self.url}: {name} cannot be written: {_words(error)}") from error
 
     def _beside(self, spec: RunSpec, name: str) -> Any:
-        """None when the attempt's prefix is not where a study has it."""
+        """None when the prefix is not that of an attempt in a study."""
         study = self._prefix.removesuffix(spec.path())
         return None if study == self._prefix else self._opened().blob(f"{study}{name}")
 
@@ -262,7 +262,7 @@ class ProgressUploader:
         self._thread.start()
 
     def stop(self) -> None:
-        """Upload nothing from here on; one request that is under way may still end."""
+        """Start no further upload; a request that is under way may still finish."""
         self._stop.set()
 
     def take(self, progress: Progress) -> None:
@@ -281,13 +281,13 @@ class ProgressUploader:
 
 
 def _late(error: BaseException) -> bool:
-    """Whether a refusal may be of a grant or a metadata server that comes late."""
+    """Whether a refusal may be temporary: a grant still spreads, or the metadata server still starts."""
     cause = error.cause if isinstance(error, api.RetryError) else error
     return isinstance(cause, (api.Forbidden, api.Unauthorized, auth.GoogleAuthError))
 
 
 def hopeless(error: DeliveryError) -> bool:
-    """Whether trying again, even hours later, would fail alike: no bucket, no permission, no credentials."""
+    """Whether a later try would fail in the same way: no bucket, no permission, no credentials."""
     return error.__cause__ is None or isinstance(error.__cause__, HOPELESS)
 
 

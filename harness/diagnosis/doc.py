@@ -11,13 +11,13 @@ from harness.diagnosis.signatures import SIGNATURES
 from harness.diagnosis.signatures.signature import Signature, Tier
 
 _TIERS = {
-    Tier.BENIGN: "looks like a death and is none",
+    Tier.BENIGN: "looks like a failure, but is none",
     Tier.VERDICT: "the cluster, the kernel or the scheduler says what it did",
     Tier.COMPLETE: "the run says that it finished",
     Tier.CAUSE: "a real error of a rank",
-    Tier.HINT: "an error that often has another one behind it",
-    Tier.WATCHDOG: "a rank waited for the others too long",
-    Tier.MESSENGER: "a rank saw that a peer was gone",
+    Tier.HINT: "an error that another one often causes",
+    Tier.WATCHDOG: "a rank waited too long for the others",
+    Tier.MESSENGER: "a rank lost its connection to another",
 }
 
 
@@ -32,33 +32,34 @@ def _head() -> str:
 
 Made by `python -m harness.diagnosis.doc`; do not edit by hand (`tests/diagnosis/test_doc.py` holds it fresh).
 
-A diagnosis is an outcome of this list, a confidence, the culprit rank, evidence with file and line, and the
-runner-up. Evidence is trusted in this order:
+A diagnosis names an outcome from this list, a confidence, the rank that failed first, the evidence (file and line) and
+the second most likely outcome. Evidence is trusted in this order:
 
-1. What the supervisor itself knows: every result is there, or it ended the run (and why).
-2. Pod conditions, container states and events; the same statements as text.
-3. The run's own word, or its launcher's, that it finished.
+1. What the supervisor itself knows: every result is there, or it ended the run for a stated reason.
+2. Pod conditions, container states and events, or a log that quotes them.
+3. A line in which the run or its launcher says that it finished.
 4. The earliest real error of any rank.
-5. Watchdogs, flight-recorder dumps and heartbeats: who never joined which collective.
-6. A fatal signal without a word.
-7. Errors that usually have another one behind them.
+5. Watchdogs, flight-recorder dumps and heartbeats: they show which rank never joined which collective.
+6. A fatal signal that no error message explains.
+7. Errors that are usually the consequence of another one.
 8. The exit code.
 
-`unknown` beats a guess, and a diagnosis of low confidence calls itself one, in its advice too. Who reports decides what
-an errno means: "Cannot allocate memory" from `ibv_reg_mr` is the limit of locked memory, and "No space left on device"
-from a semaphore is /dev/shm. A timeout is not a death: the rank that waited is never the culprit.
+`unknown` is better than a guess. A diagnosis of low confidence says that it is a guess, also in its advice. The same
+errno can mean different things: "Cannot allocate memory" from `ibv_reg_mr` is the limit of locked memory, and "No space
+left on device" from a semaphore is /dev/shm. A timeout is never the cause: the rank that waited did nothing wrong.
 
-An error counts as survived when training went on for at least {SURVIVED_BY} progress lines after it (three times the
-ranks, if that is more); a traceback must also have had some before it. Fragmentation
-needs reserved-but-unallocated memory of at least the request and of {FRAGMENTED_SHARE:.0%} of the card; a
-`cuda_oom` whose free and unallocated memory together would have held the request gets the same remedy all the
-same. A device counts as full below {NEAR_FULL_SHARE:.0%} free; below {NEAR_LINE_SHARE:.0%} a wedge names
-`wedge_masking_oom` as runner-up.
+The run survived an error if training went on for at least {SURVIVED_BY} progress lines after it (or three lines per
+rank, if that is more). A traceback before the first progress line is never called survived.
 
-To add a signature, write one entry in `harness/diagnosis/signatures/` (its needles are texts of which every
-matching line holds one, in lower case without digits; tests check them against the pattern) and one case in
-`tests/diagnosis/cases/`: a folder with the log (`python -m harness diagnose --redact LOG` takes private things out),
-`expected.json` and, if there is more than the log, `facts.json`. A new outcome is one entry more, in
+The outcome is `cuda_oom_fragmentation` if the reserved but unallocated memory is at least the request and at least
+{FRAGMENTED_SHARE:.0%} of the card. The remedy is also tried after a `cuda_oom` whose free and unallocated memory
+together would have held the request. A device counts as full with less than {NEAR_FULL_SHARE:.0%} free. With less
+than {NEAR_LINE_SHARE:.0%} free, a wedge names `wedge_masking_oom` as its second most likely outcome.
+
+To add a signature, write one entry in `harness/diagnosis/signatures/` and one case in `tests/diagnosis/cases/`. An
+entry has *needles*: short texts in lower case without digits. Every line that the pattern matches holds one of them,
+which a test checks. A case is a folder with the log, `expected.json`, and `facts.json` if there is more than the log.
+`python -m harness diagnose --redact LOG` takes private text out of a log. A new outcome is one entry in
 `harness/contract/outcome.py`.
 
 | outcome | fault | retry helps | remedy | sentence |
@@ -94,7 +95,7 @@ def _outcome(known: Outcome) -> str:
 
 def _tables() -> str:
     lines = [
-        "\n## What is no cause\n",
+        "\n## Lines that are no cause\n",
         "| signature | what it is | confidence | pattern |",
         "| --- | --- | --- | --- |",
     ]

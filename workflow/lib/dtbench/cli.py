@@ -1,4 +1,7 @@
-"""The command `dtbench`: studies through Snakemake, and what runs beside the GPUs. Each imports only what it uses."""
+"""The command `dtbench`: studies through Snakemake, stored records, and the harness's own commands.
+
+Each command imports only what it uses.
+"""
 
 import argparse
 import os
@@ -13,34 +16,34 @@ from harness import cli as harness
 
 STUDIES = {
     "check": "list a study's cells and runs, starting nothing; or check the records of a folder",
-    "start": "run what a study still lacks, then write its report",
+    "start": "run what is missing of a study, then write its report",
     "report": "rebuild a study's report from its stored records",
     "plan": "write a study's missing runs for `dtbench batch`, for a machine without Snakemake",
 }
 TARGETS = {"start": [], "report": ["report"], "plan": ["plan"]}
 """Command -> Snakemake's targets for it; none: the default target."""
-FIT = "say which configs of a model fit on which GPUs, and why"
+FIT = "predict which configs of a model fit on which GPUs"
 CLOUD = {
-    "gke": "make, look at or remove what studies need on GKE: namespace, rights, bucket, machines to buy",
+    "gke": "set up, show or remove what studies need on GKE: namespace, rights, bucket, machines to buy",
 }
 RECORDS = {
-    "compare": "say which cells got slower between two sets of records; for CI",
+    "compare": "find the cells that got slower between two sets of records; for CI",
     "load": "write all runs as one table, CSV or Parquet, with a data dictionary",
     "site": "write a static site over any number of studies, one page per model and GPU",
 }
 HELP = "\n".join(
     (
-        "dtbench finds out which sharding engine and setting trains a model fastest, what it costs, whether it fits.",
+        "dtbench finds out which sharding engine and setting trains a model fastest, what it costs and if it fits.",
         "\nusage: dtbench COMMAND ...        dtbench COMMAND --help        dtbench --version",
         "\nstudies (through Snakemake, which works without this command too: snakemake --profile local):",
         *(f"  {name:<10}{text}" for name, text in STUDIES.items()),
-        "\nbefore there are GPUs:",
+        "\nbefore you rent GPUs:",
         f"  {'fit':<10}{FIT}",
-        "\nbefore there is a cluster's first run:",
+        "\nbefore the first run on GKE:",
         *(f"  {name:<10}{text}" for name, text in CLOUD.items()),
         "\nstored records:",
         *(f"  {name:<10}{text}" for name, text in RECORDS.items()),
-        "\nbeside the GPUs (also as python -m harness COMMAND):",
+        "\non the machine with the GPUs (also as python -m harness COMMAND):",
         *(f"  {name:<10}{text}" for name, text in harness.COMMANDS.items()),
     )
 )
