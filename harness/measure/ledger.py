@@ -10,6 +10,7 @@ from dataclasses import replace
 from harness.contract.codec import encode
 from harness.contract.engines import ENGINES, parse_settings
 from harness.contract.engines.memory import Ledger, Sizes
+from harness.contract.engines.traffic import Message
 from harness.contract.spec import RunSpec
 from harness.contract.units import DTYPE_BYTES, MIB
 from harness.measure.shapes import Shape, shape_of
@@ -26,13 +27,7 @@ def predict(spec: RunSpec, shape: Shape | None = None) -> Ledger | None:
     shape = shape or shape_of(spec.model.config)
     if shape is None:
         return None
-    own = _of_engine(
-        spec,
-        parameters=shape.parameters,
-        layers=shape.layers,
-        block_parameters=shape.block_parameters,
-        embedding_parameters=shape.embedding_parameters,
-    )
+    own = _of_engine(spec, **_counts(shape))
     if own is None:
         return None
     kept, block = _activations(spec, shape)
@@ -56,6 +51,15 @@ def predicted_peak_bytes(spec: RunSpec) -> int | None:
     return ledger.device_peak + (ledger.host if spec.platform.device == "cpu" else 0)
 
 
+def messages(spec: RunSpec, shape: Shape | None = None) -> tuple[Message, ...] | None:
+    """What one micro-step sends; None for an engine that does not say, and for a model that cannot be counted."""
+    shape = shape or shape_of(spec.model.config)
+    traffic = ENGINES[spec.engine.name].traffic
+    if shape is None or traffic is None:
+        return None
+    return traffic(parse_settings(spec.engine.name, spec.engine.settings), _sizes(spec, **_counts(shape)))
+
+
 def state_bytes_per_parameter(spec: RunSpec) -> float | None:
     """Training state of one rank, device and host, in bytes per model parameter; None for an engine without ledger."""
     ranks = spec.platform.world_size
@@ -64,17 +68,29 @@ def state_bytes_per_parameter(spec: RunSpec) -> float | None:
     return None if own is None else (own.state + own.host) / ranks
 
 
+def _counts(shape: Shape) -> dict[str, int]:
+    return {
+        "parameters": shape.parameters,
+        "layers": shape.layers,
+        "block_parameters": shape.block_parameters,
+        "embedding_parameters": shape.embedding_parameters,
+    }
+
+
 def _of_engine(spec: RunSpec, **counts: int) -> Ledger | None:
     ledger = ENGINES[spec.engine.name].ledger
     if ledger is None:
         return None
-    sizes = Sizes(
+    return ledger(parse_settings(spec.engine.name, spec.engine.settings), _sizes(spec, **counts))
+
+
+def _sizes(spec: RunSpec, **counts: int) -> Sizes:
+    return Sizes(
         world_size=spec.platform.world_size,
         ranks_per_node=spec.platform.ranks_per_node,
         bytes={role: DTYPE_BYTES[dtype] for role, dtype in encode(spec.numerics).items()},
         **counts,
     )
-    return ledger(parse_settings(spec.engine.name, spec.engine.settings), sizes)
 
 
 def _activations(spec: RunSpec, shape: Shape) -> tuple[int, int]:

@@ -5,6 +5,7 @@ from msgspec import Struct
 from harness.contract.codec import PositiveFloat
 from harness.contract.engines.descriptor import Config, Descriptor, Trials, bf16_compute
 from harness.contract.engines.memory import Ledger, Sizes
+from harness.contract.engines.traffic import Message
 from harness.contract.units import MIB
 
 
@@ -45,6 +46,12 @@ def _ledger(settings: DdpSettings, sizes: Sizes) -> Ledger:
     )
 
 
+def _traffic(settings: DdpSettings, sizes: Sizes) -> tuple[Message, ...]:
+    """One all-reduce a bucket."""
+    buckets = -(-sizes.parameters * sizes.bytes["parameter"] // int(settings.bucket_cap_mb * MIB))
+    return (Message(kind="all_reduce", bytes=sizes.parameters * sizes.bytes["reduce"], calls=buckets),)
+
+
 DDP = Descriptor(
     name="ddp",
     launcher="torchrun",
@@ -54,4 +61,5 @@ DDP = Descriptor(
     matched=bf16_compute(parameter="float32", master="float32", reduce="float32"),
     trials=lambda _: _TRIALS,
     ledger=_ledger,
+    traffic=_traffic,
 )

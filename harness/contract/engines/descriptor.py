@@ -10,6 +10,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from harness.contract.engines.memory import Ledger, Sizes
+from harness.contract.engines.traffic import Message
 
 NumericDtype = Literal["float32", "bfloat16", "float16"]
 Sharded = Literal["nothing", "optimizer", "gradients", "parameters"]
@@ -97,6 +98,8 @@ class Descriptor:
     """Default search of the `tuned` arm: six trials, none of which changes numerics."""
     ledger: Callable[[Any, Sizes], Ledger] | None = None
     """Memory of one rank, activations and logits left out; None: no prediction is made for this engine."""
+    traffic: Callable[[Any, Sizes], tuple[Message, ...]] | None = None
+    """What one micro-step sends, small messages left out; None: no other number of nodes is projected."""
 
     def optimizer(self, device: str, offloads: bool) -> str:
         """The AdamW that this engine ships with; torch's fused one where it brings none."""

@@ -5,6 +5,7 @@ from msgspec import Struct
 from harness.contract.codec import NotNegativeInt, PositiveInt
 from harness.contract.engines.descriptor import Config, Descriptor, Trials, bf16_compute
 from harness.contract.engines.memory import Ledger, Sizes
+from harness.contract.engines.traffic import Among, Message
 
 
 class FsdpSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -59,6 +60,23 @@ def _ledger(settings: FsdpSettings, sizes: Sizes) -> Ledger:
     )
 
 
+def _traffic(settings: FsdpSettings, sizes: Sizes) -> tuple[Message, ...]:
+    """Gather all parameters for forward, gather again what forward freed (all but the root), reduce the gradients."""
+    n, each = sizes.parameters, sizes.bytes
+    blocks, units = sizes.layers * sizes.block_parameters, -(-sizes.layers // settings.blocks_per_group)
+    among: Among = "node" if settings.replicate_nodes else "all"
+    sent = [
+        Message(kind="all_gather", bytes=n * each["compute"], calls=units + 1, among=among),
+        Message(kind="reduce_scatter", bytes=n * each["reduce"], calls=units + 1, among=among),
+    ]
+    if settings.reshard_after_forward:
+        sent.append(Message(kind="all_gather", bytes=blocks * each["compute"], calls=units, among=among))
+    if settings.replicate_nodes:
+        part = n * each["reduce"] // sizes.ranks_per_node
+        sent.append(Message(kind="all_reduce", bytes=part, calls=units + 1, among="peers"))
+    return tuple(sent)
+
+
 def _config(name: str, **settings: bool) -> Config:
     full = FsdpSettings(**settings)
     return Config(
@@ -87,4 +105,5 @@ FSDP2 = Descriptor(
     matched=bf16_compute(parameter="float32", master="float32", reduce="float32"),
     trials=lambda _: _TRIALS,
     ledger=_ledger,
+    traffic=_traffic,
 )

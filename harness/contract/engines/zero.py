@@ -7,6 +7,7 @@ from msgspec import Struct
 from harness.contract.codec import Int, NotNegativeInt, PositiveInt
 from harness.contract.engines.descriptor import Config, Descriptor, Sharded, Trials, bf16_compute
 from harness.contract.engines.memory import Ledger, Sizes
+from harness.contract.engines.traffic import Kind, Message
 from harness.contract.errors import SpecError
 
 
@@ -139,6 +140,33 @@ def _buckets(settings: ZeroSettings, sizes: Sizes) -> int:
     return filled * each["accumulate"] * copies + cast
 
 
+def _traffic(settings: ZeroSettings, sizes: Sizes) -> tuple[Message, ...]:
+    """Reduce the gradients by buckets; stages 1 and 2 gather what was updated, stage 3 before forward and backward.
+
+    Stage 3's root (embeddings, head, last norm) is gathered once: it is in use until backward needs it. Not counted:
+    that parameters below the persistence threshold are never gathered.
+    """
+    n, each, stage = sizes.parameters, sizes.bytes, settings.stage
+    whole = stage == 0 or (stage < 3 and (settings.use_multi_rank_bucket_allreduce or not settings.reduce_scatter))
+    kind: Kind = "all_reduce" if whole else "reduce_scatter"
+    reduced = Message(kind=kind, bytes=n * each["reduce"], calls=-(-n // settings.reduce_bucket_size))
+    if stage == 0:
+        return (reduced,)
+    if stage < 3:
+        calls = -(-n // settings.allgather_bucket_size)
+        return reduced, Message(kind="all_gather", bytes=n * each["parameter"], calls=calls)
+    blocks = sizes.layers * sizes.block_parameters
+    # Each of a block's weight matrices is gathered by itself, about seven of them; a leaf is gathered as a whole.
+    calls = sizes.layers * (1 if settings.leaf_blocks else _MATRICES)
+    return (
+        reduced,
+        Message(kind="all_gather", bytes=n * each["compute"], calls=calls + 1),
+        Message(kind="all_gather", bytes=blocks * each["compute"], calls=calls),
+    )
+
+
+_MATRICES = 7
+"""Weight matrices of one decoder block: queries, keys, values, output, gate, up, down."""
 _SHARDED: tuple[Sharded, ...] = ("nothing", "optimizer", "gradients", "parameters")
 
 
@@ -177,4 +205,5 @@ ZERO = Descriptor(
     trials=lambda settings: _TRIALS[settings.stage],
     hooks_in_blocks=lambda settings: settings.stage == 3,
     ledger=_ledger,
+    traffic=_traffic,
 )
