@@ -98,6 +98,9 @@ class RankResult(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Module -> mean magnitude of its output in the first step, over all ranks, in the order of the forward pass."""
     compiled_share: Float | None = None
     """Decoder blocks that ran compiled over all blocks, in the last warm-up step; null: nothing is compiled."""
+    busiest_experts: dict[str, float] = {}
+    """Block of experts -> tokens of its busiest expert over the mean of all, over all ranks in one step after the timed
+    window; 1 is even balance. Empty: no experts, or compiled."""
     profile: dict[str, Any] | None = None
     """The profiled pass of this rank: `harness/measure/traffic.py` says what is in it."""
     preflight: dict[str, Any] | None = None
@@ -166,6 +169,9 @@ class Measured(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Module -> mean magnitude of its output in the first step, in the order of the forward pass."""
     compiled_share: NotNegativeFloat | None = None
     """Decoder blocks that ran compiled over all blocks, minimum over ranks; null: nothing is compiled, or not known."""
+    busiest_experts: dict[str, float] = {}
+    """Block of experts -> tokens of its busiest expert over the mean of all, over all ranks in one step after the timed
+    window; 1 is even balance. Empty: no experts, or compiled."""
     memory: Memory | None = None
     memory_by_rank: list[Memory] = []
     state: State | None = None

@@ -3,12 +3,15 @@
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.tensor import Shard
 
 from harness.contract.codec import decode
 from harness.contract.engines.fsdp2 import FsdpSettings
 from harness.engines.base import Context, dtype
 from harness.engines.model import Weights, compile_parts, decoder_blocks
 from harness.engines.torch_engine import TorchEngine
+
+_EXPERTS_DIMENSIONS = 3
 
 
 class FsdpEngine(TorchEngine):
@@ -41,6 +44,7 @@ class FsdpEngine(TorchEngine):
         blocks = decoder_blocks(self.model)
         if settings.compile:
             compile_parts(self.model, blocks)
+        shards = mesh.size(mesh.ndim - 1)
         groups = [blocks[i : i + settings.blocks_per_group] for i in range(0, len(blocks), settings.blocks_per_group)]
         for group in groups:
             for block in group:
@@ -51,6 +55,7 @@ class FsdpEngine(TorchEngine):
                 mp_policy=policy,
                 offload_policy=offload,
                 reshard_after_forward=settings.reshard_after_forward,
+                shard_placement_fn=lambda p: _placement(p, shards),
             )
         weights.materialize(self.model)
         # The root's own unit (embedding, norm, head) is the first of backward: freeing it between would
@@ -76,6 +81,16 @@ class FsdpEngine(TorchEngine):
             "prefetch_depth": settings.prefetch_depth,
             "compile": settings.compile,
         }
+
+
+def _placement(parameter: nn.Parameter, shards: int) -> Shard | None:
+    """Experts lie in one tensor [experts, ...], which is cut between experts; None is that, dimension 0.
+
+    Where that leaves ranks with fewer experts than others or none, every expert is cut instead.
+    """
+    if parameter.dim() < _EXPERTS_DIMENSIONS or parameter.shape[0] % shards == 0:
+        return None
+    return next((Shard(d) for d in range(1, parameter.dim()) if parameter.shape[d] % shards == 0), None)
 
 
 def _prefetch(units: list[nn.Module], depth: int) -> None:

@@ -97,6 +97,11 @@ def decoder_blocks(model: nn.Module) -> list[nn.Module]:
     return blocks
 
 
+def expert_blocks(model: nn.Module) -> dict[str, nn.Module]:
+    """Blocks that send each token to some of their `experts`, by name: router, experts, shared experts."""
+    return {name: module for name, module in model.named_modules() if "experts" in module._modules}
+
+
 def named_stages(model: nn.Module) -> dict[str, nn.Module]:
     """Embedding, decoder blocks and what follows them, by name, as the forward pass meets them."""
     blocks = {id(block) for block in decoder_blocks(model)}

@@ -24,13 +24,13 @@ from harness.contract.parity import (
 )
 from harness.engines.base import Context, Engine, build_engine
 from harness.engines.loop import Hook, Loop
-from harness.engines.model import decoder_blocks, named_stages, silenced_dropout
+from harness.engines.model import decoder_blocks, expert_blocks, named_stages, silenced_dropout
 from harness.measure import clock, nvml
 from harness.measure.compiled import CompiledBlocks
 from harness.measure.ledger import predict, state_bytes_per_parameter
 from harness.measure.memory import Gauge, PhasePeaks, take_inventory
 from harness.measure.preflight import preflight
-from harness.measure.trace import Movement, Outputs
+from harness.measure.trace import Movement, Outputs, Routing
 from harness.measure.traffic import TrafficError, profiled_pass
 
 _PACKAGES = ("torch", "transformers", "deepspeed", "triton", "numpy")
@@ -58,6 +58,7 @@ class Training:
         self._moved: dict[str, float] = {}
         self._outputs: dict[str, float] = {}
         self._compiled_share: float | None = None
+        self._busiest_experts: dict[str, float] = {}
 
     def check_hardware(self) -> None:
         """Probe device and pipe, when the protocol asks for it."""
@@ -81,14 +82,12 @@ class Training:
         blocks = set(map(id, decoder_blocks(model)))
         names = [name for name, module in model.named_modules() if id(module) in blocks]
         movement = Movement(self.engine.parts, names, self._parameters, device)
-        # A hook would make torch.compile compile everything twice.
-        compiled = any(module._compiled_call_impl is not None for module in model.modules())
-        outputs = Outputs({} if compiled else named_stages(model), device)
+        outputs = Outputs({} if self._compiled else named_stages(model), device)
         marks = clock.StepMarks(device, steps)
         marks.mark()
         for step in range(steps):
             last = step + 1 == steps
-            with outputs if step == 0 else nullcontext(), watch if compiled and last else nullcontext():
+            with outputs if step == 0 else nullcontext(), watch if self._compiled and last else nullcontext():
                 self.loop.step(self._look if last else None)
             marks.mark()
         clock.synchronize(device)
@@ -160,7 +159,10 @@ class Training:
             peaks = PhasePeaks(self._context.device)
             self.loop.step(at_phase=peaks.enter)
             self._memory = structs.replace(self._memory, peak_phase=peaks.largest())
-        self.loop.step(self._take_inventory)
+        experts = {name: block.experts for name, block in expert_blocks(self.engine.model).items()}
+        with Routing({} if self._compiled else experts, self._context.device) as routing:  # type: ignore[arg-type]
+            self.loop.step(self._take_inventory)
+        self._busiest_experts = routing.busiest()
 
     def profile(self) -> None:
         """The profiled pass, on CUDA; a pass that failed says why in place of figures."""
@@ -200,6 +202,7 @@ class Training:
             moved=self._moved,
             outputs=self._outputs,
             compiled_share=self._compiled_share,
+            busiest_experts=self._busiest_experts,
             profile=self._profile,
             preflight=self._preflight,
             ledger=ledger.to_json() if ledger else None,
@@ -215,6 +218,11 @@ class Training:
             self._parameters,
             state_bytes_per_parameter(self._spec),
         )
+
+    @property
+    def _compiled(self) -> bool:
+        """Whether torch.compile is in use: a hook would make it compile everything twice."""
+        return any(module._compiled_call_impl is not None for module in self.engine.model.modules())
 
     @property
     def _parameters(self) -> int:

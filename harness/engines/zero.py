@@ -15,7 +15,14 @@ from harness.contract.errors import SpecError
 from harness.contract.measured import Found
 from harness.contract.spec import Optimizer, RunSpec
 from harness.engines.base import Context, Holding, dtype_name, require
-from harness.engines.model import Weights, build_meta_model, compile_parts, count_parameters, decoder_blocks
+from harness.engines.model import (
+    Weights,
+    build_meta_model,
+    compile_parts,
+    count_parameters,
+    decoder_blocks,
+    expert_blocks,
+)
 from harness.engines.torch_engine import optimizer_name, optimizer_tensors, torch_adamw
 from harness.engines.zero_patches import (
     forget_shared_buffer,
@@ -70,6 +77,7 @@ class ZeroEngine:
         self._config = deepspeed_config(spec, settings, context.world_size)
         self._output_dtype: torch.dtype | None = None
         self._held: list[torch.Tensor] = []
+        self._leaves: list[type[nn.Module]] = []
         # DeepSpeed reads its local rank from here even when the process group exists already.
         os.environ.setdefault("LOCAL_RANK", str(context.rank))
         deepspeed.init_distributed(dist_backend="nccl" if context.device.type == "cuda" else "gloo", verbose=False)
@@ -80,8 +88,9 @@ class ZeroEngine:
         weights = Weights(context, self.model)
         if settings.stage == 3:
             deepspeed.zero.Init(module=_Unborn(weights, self.model), config_dict_or_path=self._config)
-            if settings.leaf_blocks:
-                deepspeed.utils.set_z3_leaf_modules(self.model, [type(decoder_blocks(self.model)[0])])
+            self._leaves = _leaf_classes(self.model, settings)
+            if self._leaves:
+                deepspeed.utils.set_z3_leaf_modules(self.model, self._leaves)
         else:
             weights.materialize(self.model)
         if settings.compile:
@@ -185,8 +194,17 @@ class ZeroEngine:
             "zero_optimization": self._engine._config.zero_config.model_dump(mode="json"),
             "optimizer_wrapper": type(self._engine.optimizer).__name__,
             "leaf_blocks": self._settings.leaf_blocks,
+            "leaf_modules": [cls.__name__ for cls in self._leaves],
             "compile": self._settings.compile,
         }
+
+
+def _leaf_classes(model: nn.Module, settings: ZeroSettings) -> list[type[nn.Module]]:
+    """Modules that stage 3 gathers as one. Blocks of experts always: each step sends tokens to others of them, and
+    ranks that gathered them one by one would wait for each other for ever. DeepSpeed knows three such families."""
+    if settings.leaf_blocks:
+        return [type(decoder_blocks(model)[0])]
+    return list(dict.fromkeys(type(block) for block in expert_blocks(model).values()))
 
 
 def _own_part(parameter: nn.Parameter) -> torch.Tensor:

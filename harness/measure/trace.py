@@ -1,8 +1,8 @@
-"""What the parity gate reads besides losses: how far parameters move, and each module's first output."""
+"""What is read from a training besides losses: how far parameters move, first outputs, and which experts get tokens."""
 
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
@@ -48,16 +48,19 @@ class Movement:
         return next(inside, len(self._modules) - 1)
 
 
-class Outputs:
-    """Notes the mean magnitude of each module's first output while it is open."""
+class Hooked:
+    """Watches modules, by name, while it is open."""
 
     def __init__(self, modules: Mapping[str, nn.Module], device: torch.device) -> None:
         self._modules, self._device = modules, device
-        self._means: dict[str, torch.Tensor] = {}
         self._hooks: list[Any] = []
 
-    def __enter__(self) -> "Outputs":
-        self._hooks = [module.register_forward_hook(self._note(name)) for name, module in self._modules.items()]
+    def attach(self, name: str, module: nn.Module) -> Any:
+        """Register the hook of one module and return its handle; a subclass gives it."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        self._hooks = [self.attach(name, module) for name, module in self._modules.items()]
         return self
 
     def __exit__(
@@ -66,7 +69,44 @@ class Outputs:
         for hook in self._hooks:
             hook.remove()
 
-    def _note(self, name: str) -> Callable[[nn.Module, Any, Any], None]:
+
+class Routing(Hooked):
+    """Counts the tokens that each block's experts get. `modules` are the experts of each block, by the block's name."""
+
+    def __init__(self, modules: Mapping[str, nn.Module], device: torch.device) -> None:
+        super().__init__(modules, device)
+        self._counts: dict[str, torch.Tensor] = {}
+
+    def attach(self, name: str, module: nn.Module) -> Any:
+        def note(experts: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+            # Every family hands its experts the indices that the router chose; the weights beside them are no integers.
+            tensors = (t for t in (*inputs, *named.values()) if torch.is_tensor(t))
+            chosen = next((t for t in tensors if t.dtype in (torch.int64, torch.int32)), None)
+            held = getattr(experts, "num_experts", None)
+            if chosen is not None and isinstance(held, int):
+                counts = torch.bincount(chosen.flatten().long(), minlength=held)[:held]
+                self._counts[name] = self._counts.get(name, 0) + counts
+
+        return module.register_forward_pre_hook(note, with_kwargs=True)
+
+    def busiest(self) -> dict[str, float]:
+        """Block -> tokens of its busiest expert over the mean of its experts, over all ranks; 1 is even balance."""
+        found = {}
+        for name, counts in self._counts.items():
+            everywhere = counts.to(self._device, torch.float64)
+            dist.all_reduce(everywhere)
+            found[name] = float(everywhere.max() / everywhere.mean())
+        return found
+
+
+class Outputs(Hooked):
+    """Notes the mean magnitude of each module's first output while it is open."""
+
+    def __init__(self, modules: Mapping[str, nn.Module], device: torch.device) -> None:
+        super().__init__(modules, device)
+        self._means: dict[str, torch.Tensor] = {}
+
+    def attach(self, name: str, module: nn.Module) -> Any:
         def note(_: nn.Module, __: Any, output: Any) -> None:
             tensor = output[0] if isinstance(output, tuple) else output
             if name not in self._means:
@@ -74,7 +114,7 @@ class Outputs:
                 size = torch.linalg.vector_norm(tensor.detach(), ord=1, dtype=torch.float32)
                 self._means[name] = size / tensor.numel()
 
-        return note
+        return module.register_forward_hook(note)
 
     def means(self) -> dict[str, float]:
         """Module -> mean magnitude of its output over all ranks, in the order of the forward pass; synchronizes."""

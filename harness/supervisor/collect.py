@@ -84,6 +84,7 @@ def merge(
         moved=first.moved,
         outputs=first.outputs,
         compiled_share=min((r.compiled_share for r in results if r.compiled_share is not None), default=None),
+        busiest_experts=first.busiest_experts,
         memory=fullest([r.memory for r in results]),
         memory_by_rank=[r.memory for r in results],
         state=max((r.state for r in results if r.state), key=_state_bytes, default=None),

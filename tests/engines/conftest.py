@@ -88,6 +88,7 @@ def variants(checkpoint: Path) -> dict[str, RunSpec]:
     specs["eager/ddp"] = make_spec("ddp", **small, model__attention="eager")
     specs["groups/fsdp2-reshard"] = make_spec("fsdp2-reshard", **small, engine__settings__blocks_per_group=2)
     specs["prefetch/fsdp2-reshard"] = make_spec("fsdp2-reshard", **small, engine__settings__prefetch_depth=2)
+    specs["two-nodes/fsdp2-hsdp"] = make_spec("fsdp2-hsdp", **small, platform__nodes=2)
     specs["leaves/zero-3"] = make_spec("zero-3", **small, engine__settings__leaf_blocks=True)
     specs["sharded-small/zero-3"] = make_spec("zero-3", **small, engine__settings__param_persistence_threshold=0)
     specs["offload/zero-2"] = make_spec("zero-2", **small, engine__settings__offload_optimizer=True)

@@ -13,6 +13,7 @@ from harness.contract.engines.zero import ZeroSettings
 from harness.contract.errors import SpecError
 from harness.contract.spec import RunSpec
 from harness.engines.base import Context, build_engine, import_engine
+from harness.engines.fsdp2 import _placement
 from harness.engines.loop import Tokens
 from harness.engines.model import Weights, build_meta_model, count_parameters, decoder_blocks, silenced_dropout
 from harness.engines.zero import deepspeed_config
@@ -150,3 +151,12 @@ def test_dropout_is_off_where_numerics_are_equal() -> None:
 
 def built(spec: RunSpec) -> nn.Module:
     return build_meta_model(Context(spec, 0, 2, torch.device("cpu")))
+
+
+@pytest.mark.parametrize(
+    ("shape", "dimension"),
+    [((8, 6, 4), None), ((6, 8, 5), 1), ((6, 5, 8), 2), ((6, 5, 7), None), ((7, 8), None), ((6,), None)],
+)
+def test_experts_are_cut_evenly(shape: tuple[int, ...], dimension: int | None) -> None:
+    placement = _placement(nn.Parameter(torch.empty(shape, device="meta")), 4)
+    assert (placement.dim if placement else None) == dimension

@@ -65,6 +65,9 @@ def test_in_float32_the_engines_are_one_training(trained: Results, config: str) 
         ("matched/fsdp2-reshard", 16 / WORLD_SIZE),
         ("matched/fsdp2-noreshard", 16 / WORLD_SIZE),
         ("matched/fsdp2-reshard-offload", 16 / WORLD_SIZE),
+        ("matched/fsdp2-hsdp", 16 / WORLD_SIZE),
+        # One rank a node: nothing to shard inside it, and each node holds a whole copy.
+        ("two-nodes/fsdp2-hsdp", 16),
         ("defaults/ddp", 8),
         ("defaults/zero-3", 16 / WORLD_SIZE),
         ("defaults/fsdp2-reshard", 8 / WORLD_SIZE),
@@ -146,6 +149,7 @@ def test_pretrained_weights_reach_every_engine(trained: Results, config: str) ->
         ("prefetch/fsdp2-reshard", "matched/fsdp2-reshard"),
         ("leaves/zero-3", "matched/zero-3"),
         ("sharded-small/zero-3", "matched/zero-3"),
+        ("two-nodes/fsdp2-hsdp", "matched/fsdp2-hsdp"),
         ("foreach/ddp", "matched/ddp"),
         ("eager/ddp", "matched/ddp"),
     ],
