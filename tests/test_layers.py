@@ -51,6 +51,7 @@ MAY_IMPORT = {
         "harness.process",
         "harness.measure.flops",
         "harness.measure.ledger",
+        "harness.measure.nvml",
         "harness.measure.shapes",
     },
     "scripts": {

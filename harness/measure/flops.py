@@ -39,6 +39,11 @@ _DEVICE_NAMES = {
 }
 
 
+def card_of(device: str) -> str | None:
+    """The card's name in `PEAK_FLOPS` by its device name (`NVIDIA H200`); None when unknown."""
+    return _DEVICE_NAMES.get(device)
+
+
 def flops_per_token(config: dict[str, Any], sequence_length: int, *, causal: bool) -> float | None:
     """Forward and backward FLOPs of one token by the module's formula; None for an unknown model type."""
     shape = shape_of(config)

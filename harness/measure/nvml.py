@@ -4,6 +4,7 @@ The one file that imports pynvml. Without it, or without a driver, `connect` ret
 """
 
 import contextlib
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -36,6 +37,28 @@ def find_gpu(nvml: Any, device: str) -> Any:
     with contextlib.suppress(nvml.NVMLError):
         return find(int(device) if device.isdigit() else device)
     return None
+
+
+def list_gpus() -> list[dict[str, Any]]:
+    """Name, UUID, total bytes and whether NVLink is up, of every GPU that CUDA_VISIBLE_DEVICES shows."""
+    nvml = connect()
+    if nvml is None:
+        return []
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+    words = [str(i) for i in range(nvml.nvmlDeviceGetCount())] if shown is None else shown.split(",")
+    handles = (find_gpu(nvml, word.strip()) for word in words if word.strip())
+    return [
+        {
+            "name": _ask(nvml, nvml.nvmlDeviceGetName, handle) or "GPU",
+            "uuid": _ask(nvml, nvml.nvmlDeviceGetUUID, handle),
+            "total_bytes": getattr(_ask(nvml, nvml.nvmlDeviceGetMemoryInfo, handle), "total", None),
+            "nvlink": any(
+                _ask(nvml, nvml.nvmlDeviceGetNvLinkState, handle, link) for link in range(nvml.NVML_NVLINK_MAX_LINKS)
+            ),
+        }
+        for handle in handles
+        if handle is not None
+    ]
 
 
 def meter(uuid: str | None) -> Callable[[], float | None]:

@@ -135,11 +135,20 @@ def test_a_study_gives_its_own_platform(study: Callable[[str], Matrix]) -> None:
     assert {run.platform.world_size for run in matrix.runs} == {2, 3}
 
 
+def test_a_platform_file_beside_the_study_is_read(study: Callable[[str], Matrix], tmp_path: Path) -> None:
+    write(tmp_path / "platforms.yaml", yaml.safe_dump({"mine": CPU}))
+    matrix = study("platforms: [mine, cpu-x2]\nconfigs: [ddp]\nmodel: {name: tiny}\n")
+    assert {run.platform.name: run.platform.world_size for run in matrix.runs} == {"mine": 3, "cpu-x2": 2}
+    write(tmp_path / "platforms.yaml", yaml.safe_dump({"cpu-x2": CPU}))
+    with pytest.raises(SpecError, match=r"platforms\.yaml: cpu-x2: is in config/platforms\.yaml already"):
+        study("platforms: [cpu-x2]\nmodel: {name: tiny}\n")
+
+
 @pytest.mark.parametrize(
     ("platforms", "message"),
     [
         ([CPU], r"platforms\[0\]\.name: missing"),
-        ([{"name": "cpu-x2", **CPU}], r"platforms\[0\]\.name: 'cpu-x2' is in config/platforms\.yaml already"),
+        ([{"name": "cpu-x2", **CPU}], r"platforms\[0\]\.name: 'cpu-x2' is in platforms\.yaml already"),
         ([{"name": "a", **CPU, "world_size": 0}], r"platforms\[0\]\.world_size: found 0"),
         ([{"name": "a", **CPU, "gpu": 1}], r"platforms\[0\]\.gpu: unknown key"),
         ([{"name": "a", **CPU}, {"name": "a", **CPU}], r"platforms: 'a' is listed 2 times"),

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from dtbench.fit.models import find_config, sizes
+from dtbench.fit.models import sizes
 
 from harness.contract.errors import SpecError
 from harness.engines.count import count
@@ -70,9 +70,3 @@ def test_a_family_nobody_knows_is_refused() -> None:
 def test_an_incomplete_config_names_the_key() -> None:
     with pytest.raises(SpecError, match="hidden_size"):
         sizes({key: value for key, value in SMALL.items() if key != "hidden_size"})
-
-
-def test_a_silent_hub_says_how_to_give_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dtbench.fit.models.HUB", "http://127.0.0.1:9")
-    with pytest.raises(SpecError, match=r"hf download Org/Name config\.json"):
-        find_config("Org/Name", ROOT)

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from dtbench.fit.answer import BAND, Answer, Question, answer
-from dtbench.fit.models import find_config, sizes
+from dtbench.fit.models import sizes
 from dtbench.fit.speed import Speed, read_records, speed
 from dtbench.study.families import NO_SDPA
+from dtbench.study.models import find_model
 from harness.contract.engines import CONFIGS
 from harness.contract.errors import SpecError, nearest
 from harness.contract.frontier import CARDS, OUTSIDE_GIB, usable_bytes
@@ -63,7 +64,7 @@ def fit(options: argparse.Namespace, root: Path) -> int:
     if options.tokens is not None and not options.tokens > 0:
         raise SpecError(f"--tokens: found {options.tokens}, expected more than 0")
     usable, source = _usable_bytes(options.gpu, options.memory)
-    found = find_config(options.model, root)
+    found = find_model(options.model, root, "MODEL")
     shape, how = sizes(found["config"])
     question = Question(
         model=Model(

@@ -1,48 +1,10 @@
-"""The model of `dtbench fit`: its config from a name, a file, a folder or the Hub, and its sizes."""
+"""The sizes of the model that `dtbench fit` is asked about."""
 
-import json
-import re
-import urllib.error
-import urllib.request
-from pathlib import Path
 from typing import Any
 
 from dtbench.study.families import build_on_meta
-from dtbench.study.files import is_file, is_folder
-from dtbench.study.models import load_model
-from harness.contract.codec import LONGEST_NAME
 from harness.contract.errors import SpecError
 from harness.measure.shapes import Shape, shape_of
-
-HUB = "https://huggingface.co"
-HUB_TIMEOUT_S = 5.0
-
-
-def find_config(model: str, root: Path) -> dict[str, Any]:
-    """`name` and `config` of a model: a name in config/models, a config.json or its folder, or a Hub id.
-
-    Raises SpecError saying what was tried and how to give the file.
-    """
-    if is_file(Path(model)) or is_folder(Path(model)):
-        return load_model(None, model, root, Path(), "MODEL")
-    if model.endswith(".json") or not re.fullmatch(r"[\w.-]+/[\w.-]+", model):
-        return load_model(model, None, root, Path(), "MODEL")
-    name = re.sub(r"[^a-z0-9._-]+", "-", model.rpartition("/")[2].lower())[:LONGEST_NAME]
-    return {"name": name.strip("._-") or "model", "config": _from_hub(model)}
-
-
-def _from_hub(model: str) -> dict[str, Any]:
-    try:
-        with urllib.request.urlopen(f"{HUB}/{model}/resolve/main/config.json", timeout=HUB_TIMEOUT_S) as answer:
-            config = json.load(answer)
-    except (OSError, ValueError, urllib.error.URLError) as error:
-        raise SpecError(
-            f"MODEL: {model!r} is no file or folder here, and the Hub gave no config ({error}); give the model's "
-            f"config.json: `hf download {model} config.json --local-dir FOLDER`, then `dtbench fit FOLDER`"
-        ) from None
-    if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
-        raise SpecError(f"MODEL: the Hub's config.json of {model!r} holds no model_type; give a file that does")
-    return config
 
 
 def sizes(config: dict[str, Any]) -> tuple[Shape, str]:

@@ -21,7 +21,7 @@ class ModelChoice(NamedModel, frozen=True, kw_only=True, forbid_unknown_fields=T
     attention: Literal["auto", "sdpa", "eager", "flash_attention_2"] = "auto"  # type: ignore[assignment]
     """Attention implementation, the same for every engine; `auto`: sdpa, or eager for a family without SDPA."""
     config: str | None = None
-    """A Hugging Face config.json or its folder, relative to the study, then to the working directory."""
+    """A Hugging Face config.json or its folder, relative to the study, then to the working directory; or a Hub id."""
 
 
 SECTIONS: dict[str, type[Struct]] = {
@@ -175,7 +175,8 @@ class Study(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     description: str = ""
     """What the study asks, one paragraph for the report."""
     platforms: Names
-    """Platforms by their name in `config/platforms.yaml`, or one's own as mappings with a `name`; at least one."""
+    """Platforms by name: of `config/platforms.yaml`, of a `platforms.yaml` beside the study, or `here`, this machine.
+    One's own may also be mappings with a `name`. At least one."""
     configs: Annotated[tuple[ConfigChoice, ...], Meta(min_length=1)] = tuple(
         ConfigChoice(name=name) for name, config in CONFIGS.items() if not config.replicates
     )

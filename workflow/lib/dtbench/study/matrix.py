@@ -67,7 +67,7 @@ class Matrix:
 def load_matrix(name: str, root: Path) -> Matrix:
     """Read `config/<name>.yaml`, or the file that `name` is a path to. Raises SpecError naming file and key."""
     path = _study_path(name, root)
-    platforms = load_platforms(root / "config" / f"{PLATFORMS}.yaml")
+    platforms = _platforms(path, root)
     plain = read_mapping(path)
     try:
         plain, own = own_platforms(plain, platforms, root / "config" / PRICES)
@@ -87,6 +87,18 @@ def load_matrix(name: str, root: Path) -> Matrix:
     except RecursionError:
         raise SpecError(f"{path}: nested too deeply; expected a few levels of lists and mappings") from None
     return Matrix(path=path, root=root, study=study, platforms=platforms, cells=cells, groups=groups)
+
+
+def _platforms(study: Path, root: Path) -> dict[str, PlatformEntry]:
+    """Those of the checkout, and those of a `platforms.yaml` beside the study, which may not take a known name."""
+    shipped, beside = root / "config" / f"{PLATFORMS}.yaml", study.with_name(f"{PLATFORMS}.yaml")
+    known = load_platforms(shipped)
+    if not is_file(beside) or beside.resolve() == shipped.resolve():
+        return known
+    own = load_platforms(beside, root / "config" / PRICES)
+    for name in own.keys() & known.keys():
+        raise SpecError(f"{beside}: {name}: is in config/platforms.yaml already; choose another name")
+    return known | own
 
 
 def _study_path(name: str, root: Path) -> Path:

@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from dtbench.study.files import find_named, is_file, is_folder
+from dtbench.study.hub import hub_config, is_hub_id
 from harness.contract.codec import LONGEST_NAME, read_json
 from harness.contract.errors import SpecError, clip_path
 
 DEFAULT = "qwen2.5-3b"
-OWN = "for a model of your own give its Hugging Face config: `model: {config: path/to/config.json}`"
+OWN = "for a model of your own give its Hugging Face config: `model: {config: path/to/config.json}` or a Hub id there"
 
 
 def load_model(name: str | None, config: str | None, root: Path, folder: Path, key: str) -> dict[str, Any]:
@@ -17,17 +18,24 @@ def load_model(name: str | None, config: str | None, root: Path, folder: Path, k
     if config is not None:
         path = _find(config, folder, key)
         plain = _read(path, f"{key}.config")
+        name = name or _default_name(path, plain, config)
         if "vocab_size" not in plain:
             raise SpecError(
                 f"{key}.config: {path} holds no vocab_size; expected the config of a causal language model "
                 "(of a multimodal one save the `text_config` as a file of its own)"
             )
-        return {"name": name or _default_name(path, plain), "config": plain}
+        return {"name": name, "config": plain}
     try:
         path = find_named(key, name or DEFAULT, root / "config" / "models", ".json")
     except SpecError as error:
         raise SpecError(f"{error}; {OWN}") from None
     return {"name": name or DEFAULT, "config": _read(path, f"{key}.name")}
+
+
+def find_model(word: str, root: Path, key: str) -> dict[str, Any]:
+    """The same for one word on the command line: a name in `config/models/`, a config.json, its folder, or a Hub id."""
+    is_config = is_file(Path(word)) or is_folder(Path(word)) or is_hub_id(word)
+    return load_model(None, word, root, Path(), key) if is_config else load_model(word, None, root, Path(), key)
 
 
 def _find(given: str, folder: Path, key: str) -> Path:
@@ -36,11 +44,12 @@ def _find(given: str, folder: Path, key: str) -> Path:
     for path in paths:
         if is_file(path):
             return path
+    if is_hub_id(given):
+        return hub_config(given, f"{key}.config")
     places = " or ".join(dict.fromkeys(clip_path(path) for path in paths))
     raise SpecError(
         f"{key}.config: found no file {places}; expected a Hugging Face config.json or the folder that holds it, "
-        "relative to the study or to the working directory (from the Hub: "
-        "`hf download ORG/NAME config.json --local-dir FOLDER`)"
+        "relative to the study or to the working directory, or a Hub id, ORG/NAME"
     )
 
 
@@ -57,9 +66,11 @@ def _read(path: Path, key: str) -> dict[str, Any]:
     return config
 
 
-def _default_name(path: Path, config: dict[str, Any]) -> str:
+def _default_name(path: Path, config: dict[str, Any], given: str) -> str:
     """The folder's or file's name; the config's own where that is the hash of a snapshot in the Hub's cache."""
     own = path.parent.resolve().name if path.name == "config.json" else path.stem
+    if is_hub_id(given) and own == given.replace("/", "--"):
+        own = given.rpartition("/")[2]
     origin = str(config.get("_name_or_path", "")).rpartition("/")[2]
     for found in (own, origin, config["model_type"]):
         name = re.sub(r"[^a-z0-9._-]+", "-", found.lower())[:LONGEST_NAME].strip("._-")

@@ -16,7 +16,7 @@ def check_names(study: Study, platforms: dict[str, PlatformEntry]) -> None:
             own = f"{{name: {name}, device: cuda, world_size: 4, accelerator: l4, interconnect: pcie}}"
             raise SpecError(
                 f"platforms[{index}]: unknown platform {name!r}; {nearest(name, tuple(platforms))}; "
-                f"for one of your own give a mapping: {own}"
+                f"`here` is this machine; for one of your own give a mapping: {own}"
             )
     for index, choice in enumerate(study.configs):
         known, key = choice.base or choice.name, "base" if choice.base else "name"

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from dtbench.study.files import read_mapping
+from dtbench.study.here import HERE, this_machine
 from harness.contract.codec import Name, PositiveFloat, PositiveInt, decode
 from harness.contract.errors import SpecError, nearest, show
 from harness.contract.platform import Offer, Platform
@@ -145,18 +146,21 @@ class PlatformEntry(Platform, frozen=True, kw_only=True, forbid_unknown_fields=T
         return Offer(**same, price=self.offers[0] if self.offers else None)
 
 
-def load_platforms(path: Path) -> dict[str, PlatformEntry]:
-    """Every platform of a file, in its order. Raises SpecError naming file and key."""
+def load_platforms(path: Path, prices: Path | None = None) -> dict[str, PlatformEntry]:
+    """Every platform of a file, in its order; `prices` is the price list where it is not the one beside the file.
+
+    Raises SpecError naming file and key.
+    """
     plain = read_mapping(path)
     try:
         for name, entry in plain.items():
             decode(Name, name, "name of a platform")
             if isinstance(entry, dict) and "name" in entry:
                 raise SpecError(f"{name}.name: unknown key; a platform's name is its key in the file")
-        prices = load_prices(path.with_name(PRICES))
+        listed = load_prices(prices or path.with_name(PRICES))
         return {
             name: _priced(
-                decode(PlatformEntry, {"name": name} | entry if isinstance(entry, dict) else entry, name), prices
+                decode(PlatformEntry, {"name": name} | entry if isinstance(entry, dict) else entry, name), listed
             )
             for name, entry in plain.items()
         }
@@ -179,7 +183,7 @@ def _priced(entry: PlatformEntry, prices: dict[str, Price]) -> PlatformEntry:
 def own_platforms(
     study: dict[str, Any], known: dict[str, PlatformEntry], prices: Path
 ) -> tuple[dict[str, Any], dict[str, PlatformEntry]]:
-    """A parsed study with names alone under `platforms`, and the platforms that it gave there as mappings.
+    """A parsed study with names alone under `platforms`, and the platforms that it gave there as mappings or as `here`.
 
     `prices` is the file of the price list.
 
@@ -191,12 +195,14 @@ def own_platforms(
         return study, own
     names = list(listed)
     for index, given in enumerate(listed):
+        if given == HERE and HERE not in known:
+            given = {"name": HERE} | this_machine()
         if isinstance(given, dict):
             entry = decode(PlatformEntry, given, f"platforms[{index}]")
             entry = _priced(entry, load_prices(prices) if entry.offers else {})
             if entry.name in known:
                 raise SpecError(
-                    f"platforms[{index}].name: {entry.name!r} is in config/platforms.yaml already; "
+                    f"platforms[{index}].name: {entry.name!r} is in platforms.yaml already; "
                     "list it by its name alone, or choose another name"
                 )
             names[index] = entry.name
