@@ -22,6 +22,7 @@ STUDIES = {
 }
 TARGETS = {"start": [], "report": ["report"], "plan": ["plan"]}
 """Command -> Snakemake's targets for it; none: the default target."""
+INIT = "write a study of the configs worth measuring for a model, on this machine or given cards"
 FIT = "predict which configs of a model fit on which GPUs"
 CLOUD = {
     "gke": "set up, show or remove what studies need on GKE: namespace, rights, bucket, machines to buy",
@@ -39,6 +40,7 @@ HELP = "\n".join(
         *(f"  {name:<10}{text}" for name, text in STUDIES.items()),
         "\nbefore you rent GPUs:",
         f"  {'fit':<10}{FIT}",
+        f"  {'init':<10}{INIT}",
         "\nbefore the first run on GKE:",
         *(f"  {name:<10}{text}" for name, text in CLOUD.items()),
         "\nstored records:",
@@ -71,6 +73,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from harness.contract.errors import HarnessError
 
     try:
+        if options.command == "init":
+            from dtbench.init import init
+
+            return init(options, _root())
         if options.command == "fit":
             from dtbench.fit.command import fit
 
@@ -92,6 +98,11 @@ def _parser(command_given: str) -> argparse.ArgumentParser:
     top.add_argument("--version", action=_Version, nargs=0)
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     fit = commands.add_parser("fit", help=FIT, description=f"{FIT[0].upper()}{FIT[1:]}.")
+    new = commands.add_parser("init", help=INIT, description=f"{INIT[0].upper()}{INIT[1:]}.")
+    if command_given == "init":
+        from dtbench.init import add_arguments
+
+        add_arguments(new)
     if command_given == "fit":
         from dtbench.fit.command import add_arguments
 

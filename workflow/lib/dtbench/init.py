@@ -1,0 +1,243 @@
+"""`dtbench init`: a commented study of the configs worth measuring for a model on given cards, by the memory ledger."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from msgspec import structs
+
+from dtbench.fit.answer import Answer, Question, answer
+from dtbench.fit.models import sizes
+from dtbench.study.families import check_families, choose_attention
+from dtbench.study.files import is_file, is_folder
+from dtbench.study.here import this_machine
+from dtbench.study.hub import is_hub_id
+from dtbench.study.models import find_model
+from dtbench.study.platforms import PlatformEntry, load_platforms
+from harness.contract.engines import CONFIGS
+from harness.contract.errors import SpecError, nearest
+from harness.contract.files import write_atomically
+from harness.contract.frontier import CARDS, usable_bytes
+from harness.contract.spec import Model
+from harness.contract.units import GIB
+
+LINKED = ("a100-40gb", "a100-80gb", "h100-80gb", "h200", "b200")
+"""Cards that hosts of several usually link by NVLink."""
+MOST_MICRO_BATCH = 8
+"""A larger one takes longer to measure and says little more about the engines."""
+BILLION = 10**9
+MOST_CPU_PARAMETERS = 50_000_000
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Give the command its arguments."""
+    command.add_argument("model", metavar="MODEL", help="name in config/models, config.json, its folder or Hub id")
+    command.add_argument("--gpu", help=f"the card, instead of this machine's: {', '.join(CARDS)}")
+    command.add_argument("--gpus", type=int, default=1, metavar="N", help="how many of them (default: 1)")
+    command.add_argument("--memory", type=float, metavar="GIB", help="total memory of a card that is not in that list")
+    command.add_argument("--sequence", type=int, metavar="N", help="tokens a sequence (default: 2048, or 64 on CPUs)")
+    command.add_argument("--out", type=Path, default=Path("study.yaml"), help="the study (default: study.yaml)")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Choice:
+    """What goes into the study."""
+
+    measured: dict[str, str]
+    """Config -> what the ledger says of it."""
+    left_out: dict[str, str] = field(default_factory=dict)
+    """Config -> why not."""
+    reference: str
+    micro_batch: int = 1
+    checkpointing: bool = False
+
+
+def init(options: argparse.Namespace, root: Path) -> int:
+    """Write the study and say how to go on. Raises SpecError when nothing fits, or for an unknown model or card."""
+    if options.out.exists():
+        raise SpecError(f"--out: {options.out} exists already; give another name or remove it")
+    for name in ("gpus", "sequence"):
+        if (given := getattr(options, name)) is not None and given < 1:
+            raise SpecError(f"--{name}: found {given}, expected 1 or more")
+    found = find_model(options.model, root, "MODEL")
+    model = choose_attention(Model(**found, attention="auto"))  # type: ignore[arg-type]
+    check_families([model])
+    shape, how = sizes(model.config)
+    platform = _platform(options)
+    sequence = options.sequence or _sequence(platform, model.config)
+    if platform["device"] == "cpu":
+        if shape.parameters > MOST_CPU_PARAMETERS:
+            raise SpecError(
+                f"init: found no GPU on this machine, and {model.name} has {_count(shape.parameters)} parameters; "
+                f"give the cards that you mean, for example `--gpu h100-80gb --gpus 8` ({', '.join(CARDS)})"
+            )
+        choice = _all_configs()
+    else:
+        question = Question(
+            model=model,
+            shape=shape,
+            source=how,
+            gpu=platform["accelerator"],
+            gpus=platform["world_size"],
+            usable_bytes=_usable(options, platform["accelerator"]),
+            sequence_length=sequence,
+            micro_batch=1,
+        )
+        choice = _choose(question)
+    listed = _listed(platform, load_platforms(root / "config" / "platforms.yaml"))
+    active = f", {_count(shape.active_parameters)} active" if shape.experts else ""
+    facts = f"{model.name} ({_count(shape.parameters)} parameters{active}; attention {model.attention})"
+    text = _text(facts, _model_line(options.model), listed, platform, choice, sequence)
+    write_atomically(options.out, text)
+    print(f"wrote {options.out}: {facts}; {len(choice.measured)} configs at micro-batch {choice.micro_batch}")
+    print(f"next: dtbench check {options.out}\n      dtbench start {options.out}")
+    return 0
+
+
+def _platform(options: argparse.Namespace) -> dict[str, Any]:
+    """The cards that were asked for, or those of this machine, as a platform entry without a name."""
+    if options.gpu is None:
+        return this_machine()
+    if options.gpu not in CARDS and options.memory is None:
+        raise SpecError(
+            f"--gpu: found {options.gpu!r}; {nearest(options.gpu, tuple(CARDS))}; for another card give --memory GIB "
+            "as well, the total that torch.cuda.mem_get_info() reports there"
+        )
+    link = "nvlink" if options.gpu in LINKED else "pcie"
+    return {
+        "device": "cuda",
+        "world_size": options.gpus,
+        "accelerator": options.gpu,
+        "interconnect": link if options.gpus > 1 else "none",
+        "note": "",
+    }
+
+
+def _sequence(platform: dict[str, Any], config: dict[str, Any]) -> int:
+    longest = config.get("max_position_embeddings")
+    usual = 64 if platform["device"] == "cpu" else 2048
+    return min(usual, longest) if isinstance(longest, int) and longest > 0 else usual
+
+
+def _usable(options: argparse.Namespace, accelerator: str) -> int:
+    if options.memory is not None:
+        return usable_bytes(options.memory)
+    if accelerator in CARDS:
+        return usable_bytes(CARDS[accelerator][0])
+    raise SpecError(
+        f"init: found {accelerator}, of which only the memory's size on paper is known; give `--memory GIB`, the total "
+        "that torch.cuda.mem_get_info() reports"
+    )
+
+
+def _all_configs() -> Choice:
+    """Without a GPU there is no memory to predict: everything but what needs several nodes."""
+    names = [name for name, config in CONFIGS.items() if not config.replicates]
+    return Choice(measured=dict.fromkeys(names, ""), reference="ddp")
+
+
+def _choose(question: Question) -> Choice:
+    """Configs that fit or nearly fit; those that offload only where fewer than two others do.
+
+    Raises SpecError when none fits, not even with activation checkpointing.
+    """
+    for checkpointing in (False, True):
+        model = structs.replace(question.model, activation_checkpointing=checkpointing)
+        asked = replace(question, model=model)
+        names = [name for name, config in CONFIGS.items() if not config.replicates]
+        answers = [one for name in names if (one := answer(asked, name)) is not None]
+        fitting = [one for one in answers if one.verdict != "does not fit"]
+        on_card = [one for one in fitting if not CONFIGS[one.config].offloads]
+        measured = on_card if len(on_card) > 1 else fitting
+        sure = [one.config for one in measured if one.verdict == "fits"]
+        if sure:
+            return Choice(
+                measured={one.config: _what_fits(one) for one in measured},
+                left_out={one.config: _why_not(one) for one in answers if one not in measured},
+                reference="ddp" if "ddp" in sure else sure[0],
+                micro_batch=_micro_batch(measured),
+                checkpointing=checkpointing,
+            )
+    fewest = {one.config: one.fewest_gpus for one in answers if one.fewest_gpus}
+    hint = ", ".join(f"{config} on {gpus}" for config, gpus in sorted(fewest.items(), key=lambda item: item[1]))
+    raise SpecError(
+        f"init: no config of {question.model.name} fits on {question.gpus} x {question.gpu} at sequence "
+        f"{question.sequence_length}, not even with activation checkpointing; by the ledger they fit with more cards: "
+        f"{hint or 'none of them, whatever their number'}"
+    )
+
+
+def _micro_batch(measured: Sequence[Answer]) -> int:
+    """The largest that all configs that surely fit can train with, so that they can be compared."""
+    sure = [one.largest_micro_batch for one in measured if one.largest_micro_batch]
+    return min([MOST_MICRO_BATCH, *sure])
+
+
+def _what_fits(one: Answer) -> str:
+    peak = f"{one.low_bytes / GIB:.1f} to {one.high_bytes / GIB:.1f} GiB at micro-batch 1"
+    most = one.largest_micro_batch
+    host = f"; {one.host_bytes / GIB:.0f} GiB of host memory for each GPU" if one.host_bytes else ""
+    return f"{peak}{host}; largest micro-batch {most}" if most else f"{peak}{host}, which is close: only a run can tell"
+
+
+def _why_not(one: Answer) -> str:
+    if one.verdict != "does not fit":
+        return f"fits too ({one.peak_bytes / GIB:.1f} GiB), but offload costs speed where others fit without"
+    return f"does not fit: {one.low_bytes / GIB:.1f} to {one.high_bytes / GIB:.1f} GiB predicted"
+
+
+def _count(parameters: int) -> str:
+    return f"{parameters / 1e9:.2f}B" if parameters >= BILLION else f"{parameters / 1e6:.2f}M"
+
+
+def _listed(platform: dict[str, Any], known: dict[str, PlatformEntry]) -> str | dict[str, Any]:
+    """The name of the shipped platform that is the same, else a mapping for the study."""
+    keys = ("device", "world_size", "accelerator", "interconnect")
+    for name, entry in known.items():
+        alike = all(getattr(entry, key) == platform[key] for key in keys)
+        if alike and entry.memory_cap_gib is None and not entry.environment and entry.nodes == 1:
+            return name
+    name = f"my-{platform['accelerator']}-x{platform['world_size']}"
+    return {"name": name} | {key: value for key, value in platform.items() if value != ""}
+
+
+def _model_line(word: str) -> str:
+    if is_file(Path(word)) or is_folder(Path(word)):
+        return f"model: {{config: {_quoted(str(Path(word).resolve()))}}}"
+    return f"model: {{config: {word}}}" if is_hub_id(word) else f"model: {{name: {word}}}"
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _text(
+    facts: str, model_line: str, listed: str | dict[str, Any], platform: dict[str, Any], choice: Choice, sequence: int
+) -> str:
+    cards = f"{platform['world_size']} x {platform['accelerator']}"
+    lines = [f"# {facts} on {cards}, written by `dtbench init`.", "# Every key: workflow/schemas/study.schema.json."]
+    if isinstance(listed, str):
+        lines.append(f"platforms: [{listed}]")
+    else:
+        lines += ["# Check the interconnect: nvlink, pcie, host-memory; none of one GPU.", "platforms:"]
+        for index, (key, value) in enumerate(listed.items()):
+            lines.append(f"  {'-' if index == 0 else ' '} {key}: {_quoted(value) if key == 'note' else value}")
+    if choice.checkpointing:
+        lines.append("# Nothing fits without activation checkpointing.")
+        model_line = model_line.replace("}", ", activation_checkpointing: true}")
+    lines += [model_line, f"data: {{sequence_length: {sequence}, micro_batch: {choice.micro_batch}}}", "configs:"]
+    lines += [f"  - {name:<24}# {said}" if said else f"  - {name}" for name, said in choice.measured.items()]
+    lines += [f"  # - {name:<22}# {why}" for name, why in choice.left_out.items()]
+    lines += [
+        "# matched: equal numerics for all engines; defaults: each as shipped. tuned would search each one's settings.",
+        "arms: [matched, defaults]",
+        "repeats: 3",
+        "# What the parity gate compares the others' losses with.",
+        f"reference: {choice.reference}",
+    ]
+    if platform["device"] == "cpu":
+        lines += ["protocol: {preset: quick}", "# CPU speeds say nothing about GPUs."]
+    return "\n".join(lines) + "\n"
