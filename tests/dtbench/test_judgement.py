@@ -1,15 +1,18 @@
 """When a difference is one, and what a sentence may conclude from it."""
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from dtbench.report.document import Report, build, write_report
-from dtbench.study.matrix import Matrix
+from dtbench.report.document import Report, build, texts, write_report
+from dtbench.report.findings import ENOUGH
+from dtbench.study.matrix import Matrix, load_matrix
 from msgspec import structs
 
 from harness.contract.measured import Trial
-from tests.dtbench.conftest import GPU_STUDY, make_record, run_of, write_record
+from harness.measure.ledger import predicted_peak_bytes
+from tests.dtbench.conftest import GPU_STUDY, ROOT, make_record, run_of, write_record
 from tests.dtbench.test_machines import on
 
 Load = Callable[[str], Matrix]
@@ -184,3 +187,45 @@ def test_an_incomplete_compile_is_found(tmp_path: Path, study: Load, share: floa
     found = said(build(matrix, tmp_path), "compile_incomplete")
     assert [words in text for text in found if words] == ([True] if words else [])
     assert bool(found) is bool(words)
+
+
+@pytest.fixture(scope="module")
+def context() -> Report:
+    return build(load_matrix("published", ROOT), ROOT / "results/published")
+
+
+def test_findings_that_change_a_decision_come_first(context: Report) -> None:
+    weights = [min(finding.weight, ENOUGH) for finding in context.findings]
+    assert all(after <= before + 0.01 for before, after in itertools.pairwise(weights))
+    # The order of the two stages turns from one platform to the other.
+    assert context.findings[0].kind == "stage_order"
+
+
+def test_findings_beyond_the_tenth_are_folded(context: Report) -> None:
+    written = texts(context)
+    more = len(context.findings) - 10
+    for name, mark in (("report.md", "- "), ("report.html", "<li>")):
+        head, _, folded = written[name].partition(f"<details><summary>{more} more findings</summary>")
+        assert head.partition("Findings")[2].count(f"\n{mark}") == 10, name
+        assert folded.partition("</details>")[0].count(f"\n{mark}") == more, name
+
+
+def test_noisy_platforms_are_named(tmp_path: Path, study: Load) -> None:
+    matrix = study(GPU_STUDY)
+    for repeat, speed in enumerate((900.0, 1000.0, 1100.0), start=1):
+        for config in ("ddp", "zero-3"):
+            write_record(tmp_path, make_record(run_of(matrix, config, repeat), tokens_per_s=speed))
+    (sentence,) = said(build(matrix, tmp_path), "noise")
+    assert sentence.startswith("h200-x2: repeats of one cell differ by 10%, so smaller differences")
+
+
+def test_peaks_are_held_against_the_ledger(tmp_path: Path, study: Load) -> None:
+    matrix = study(GPU_STUDY)
+    for config in ("ddp", "zero-3"):
+        run = run_of(matrix, config)
+        predicted = predicted_peak_bytes(run)
+        assert predicted is not None
+        peak = predicted if config == "ddp" else predicted * 2
+        write_record(tmp_path, make_record(run, peak_bytes=peak))
+    (sentence,) = said(build(matrix, tmp_path), "prediction")
+    assert "the peaks of 2 configs within -50% to +0%. Its largest error is that of `zero-3`" in sentence

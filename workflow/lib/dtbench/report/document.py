@@ -46,6 +46,9 @@ ARMS = {
     "tuned": "matched numerics, each config at the best of its declared trials, the same number for each.",
 }
 
+SHOWN_FINDINGS = 10
+"""Findings that are not folded."""
+
 HEADINGS = {
     "nccl_percent": "NCCL share",
     "state_bytes": "state B/param",
@@ -129,7 +132,13 @@ def build(matrix: Matrix, results_folder: Path, loaded: Loaded | None = None) ->
 def texts(report: Report) -> dict[str, str]:
     """File below the study's results -> its text: the figures, then the HTML and the Markdown that show them."""
     figures = draw(report.platforms, report.decisions, report.time, report.survival)
-    context = vars(report) | {"figures": figures, "arms": ARMS, "headings": HEADINGS, "chart_style": STYLE}
+    context = vars(report) | {
+        "figures": figures,
+        "arms": ARMS,
+        "headings": HEADINGS,
+        "chart_style": STYLE,
+        "shown": SHOWN_FINDINGS,
+    }
     found = {f"figures/{name}.svg": as_file(element) for name, element in figures.items()}
     return found | {name: render(f"{name}.j2", context) for name in ("report.html", "report.md")}
 

@@ -4,16 +4,29 @@ A finding appears only when the cells it compares were measured; nothing here kn
 """
 
 import itertools
+import math
 from collections.abc import Callable, Iterable
 
+from dtbench.report.doubts import compile_incomplete, host_bound, noise, prediction
 from dtbench.report.memory_findings import does_not_fit, offload_exchange, precision, survival
-from dtbench.report.sentences import Finding, code, costless, faster, listed, peak_gb, support, tied, times
+from dtbench.report.sentences import (
+    Finding,
+    Number,
+    code,
+    costless,
+    faster,
+    lean,
+    listed,
+    peak_gb,
+    support,
+    tied,
+    times,
+)
 from dtbench.results.cells import CellResult
 from dtbench.results.comparison import BASELINES, ON_DEVICE, PARAMETERS_TOO, RESHARDING, SAME_SHARDING, Results, speed
 from dtbench.results.deaths import SurvivalLine
 from dtbench.results.numbers import nccl_share
 from dtbench.results.stats import Ratio
-from harness.contract.record import Record
 from harness.contract.units import GB
 
 TINY_GB = 0.005
@@ -34,7 +47,13 @@ def head_to_head(results: Results) -> Iterable[Finding]:
 def _head_to_head(one: CellResult, two: CellResult, ratio: Ratio) -> Finding:
     platform, config, arm = one.key
     mine, theirs = peak_gb(one), peak_gb(two)
-    numbers = {"platform": platform, "arm": arm, "config": config, "ratio": ratio.value, "tie": ratio.tie}
+    numbers: dict[str, Number] = {
+        "platform": platform,
+        "arm": arm,
+        "config": config,
+        "ratio": ratio.value,
+        "tie": ratio.tie,
+    }
     names = code(config), code(two.key[1])
     text = f"{names[0]} trains {times(ratio)} as fast as {names[1]}{support(ratio)}"
     if ratio.tie:
@@ -44,7 +63,7 @@ def _head_to_head(one: CellResult, two: CellResult, ratio: Ratio) -> Finding:
     if mine and theirs:
         numbers["peak_change"] = mine / theirs - 1
         text += f". The peak memory of {names[0]} is {_than(mine, theirs)} ({mine:.2f} against {theirs:.2f} GB)"
-    return Finding(kind="head_to_head", sentence=f"{platform}, {arm}: {text}.", numbers=numbers)
+    return Finding(kind="head_to_head", sentence=f"{platform}, {arm}: {text}.", weight=lean(ratio), numbers=numbers)
 
 
 def _than(mine: float, theirs: float) -> str:
@@ -72,6 +91,7 @@ def own_cost(results: Results) -> Iterable[Finding]:
             kind="own_cost",
             sentence=f"{platform}, {arm}: on one rank, where nothing is communicated, a step takes this many times as "
             f"long as under {code(variant)}: {'; '.join(told)}.",
+            weight=lean(*ratios.values()),
             numbers={"platform": platform, "arm": arm} | {name: r.value for name, r in ratios.items()},
         )
 
@@ -91,6 +111,7 @@ def reshard_price(results: Results) -> Iterable[Finding]:
             kind="reshard_price",
             sentence=f"{platform}, {arm}: {code(freeing)} frees gathered parameters after forward, which "
             f"{code(keeping)} keeps. This saves {saved} a rank; {_price(ratio)}.",
+            weight=lean(ratio),
             numbers={"platform": platform, "arm": arm} | numbers,
         )
 
@@ -126,6 +147,7 @@ def _arms(platform: str, pair: tuple[str, str], ratios: dict[str, Ratio], floor:
         kind="arms",
         sentence=f"{platform}: {code(pair[0])} trains {times(shipped)} as fast as {code(pair[1])} as shipped"
         f"{support(shipped)} and {times(equal)} as fast at equal numerics{support(equal)}: {verdict}.",
+        weight=lean(factor),
         numbers={"platform": platform, "defaults": shipped.value, "matched": equal.value, "tie": factor.tie},
     )
 
@@ -144,7 +166,9 @@ def stage_order(results: Results) -> Iterable[Finding]:
         start = f"which of {listed([less, all_of_it])} is faster depends on the platform: " if turns else ""
         told = "; ".join(f"on {platform} {_order(ratio, all_of_it, less)}" for platform, ratio in ratios.items())
         numbers = {"arm": arm} | {platform: ratio.value for platform, ratio in ratios.items()}
-        yield Finding(kind="stage_order", sentence=f"{arm}: {start}{told}.", numbers=numbers)
+        # Where the order turns, what is best on one platform is wrong on another.
+        weight = lean(*ratios.values()) * (2 if turns else 1)
+        yield Finding(kind="stage_order", sentence=f"{arm}: {start}{told}.", weight=weight, numbers=numbers)
 
 
 def _order(ratio: Ratio, first: str, second: str) -> str:
@@ -170,6 +194,7 @@ def nccl_growth(results: Results) -> Iterable[Finding]:
             kind="nccl_share",
             sentence=f"{arm}: NCCL takes this share of kernel time, waiting for other ranks included, on "
             f"{', '.join(places)}: {text}.",
+            weight=max(max(shares.values()) - min(shares.values()) for shares in rows.values()),
             numbers={"arm": arm, **{config: list(shares.values()) for config, shares in rows.items()}},
         )
 
@@ -211,6 +236,7 @@ def _pipe(results: Results, wide: str, thin: str) -> Iterable[Finding]:
             yield Finding(
                 kind="pipe",
                 sentence=f"{arm}: on {thin}, the GPUs of {wide} over another interconnect, speed changes by: {text}.",
+                weight=lean(*ratios.values()),
                 numbers={"arm": arm, "thin": thin, "wide": wide, **{c: r.value for c, r in ratios.items()}},
             )
 
@@ -221,32 +247,8 @@ def _change(ratio: Ratio) -> str:
     return f"{ratio.change * 100:+.0f}%{' (on different machines)' if ratio.apart else ''}"
 
 
-def compile_incomplete(results: Results) -> Iterable[Finding]:
-    """Cells that are compiled by name only: torch gave up on some blocks, or nothing says that it did not."""
-    for (platform, config, arm), cell in results.cells.items():
-        records = [run.newest.record for run in cell.finished if run.newest]
-        compiled = [r.measured for r in records if r.measured and _compiles(r)]
-        shares = [m.compiled_share for m in compiled if m.compiled_share is not None]
-        if shares and min(shares) < 1:
-            text = (
-                f"compile incomplete: torch compiled {min(shares) * 100:.0f}% of the decoder blocks of {code(config)} "
-                "and ran the rest as plain Python"
-            )
-        elif compiled and not shares and cell.cell.arm == "tuned":
-            text = f"the record of {code(config)} is too old to say whether torch compiled all of its decoder blocks"
-        else:
-            continue
-        numbers = {"platform": platform, "arm": arm, "config": config, "share": min(shares, default=None)}
-        yield Finding(kind="compile_incomplete", sentence=f"{platform}, {arm}: {text}.", numbers=numbers)
-
-
-def _compiles(record: Record) -> bool:
-    """Whether the run compiled its blocks, as given or as its trials chose."""
-    search = (record.measured.search if record.measured else None) or ()
-    chosen = {name: value for trial in search if trial.kept for name, value in trial.settings.items()}
-    settings = record.spec.engine.settings | chosen
-    return bool(settings.get("compile") or settings.get("deepcompile"))
-
+ENOUGH = math.log(3)
+"""Weight from which on more changes nothing: a factor of three needs no weighing."""
 
 FINDERS: tuple[Callable[[Results], Iterable[Finding]], ...] = (
     head_to_head,
@@ -260,9 +262,13 @@ FINDERS: tuple[Callable[[Results], Iterable[Finding]], ...] = (
     offload_exchange,
     compile_incomplete,
     does_not_fit,
+    host_bound,
+    noise,
+    prediction,
 )
 
 
 def find_all(results: Results, lines: Iterable[SurvivalLine]) -> list[Finding]:
-    """Every finding the records support, in reading order."""
-    return [finding for finder in FINDERS for finding in finder(results)] + list(survival(lines))
+    """Every finding the records support, the ones that would change a decision most first."""
+    found = [finding for finder in FINDERS for finding in finder(results)] + list(survival(lines))
+    return sorted(found, key=lambda finding: -round(min(finding.weight, ENOUGH), 2))

@@ -3,7 +3,17 @@
 import itertools
 from collections.abc import Iterable
 
-from dtbench.report.sentences import Finding, code, costless, listed, peak_gb, support
+from dtbench.report.sentences import (
+    ANOTHER_TRAINING,
+    NOT_TO_BE_HAD,
+    Finding,
+    code,
+    costless,
+    lean,
+    listed,
+    peak_gb,
+    support,
+)
 from dtbench.results.comparison import OFFLOADING, ON_DEVICE, Results, comparable
 from dtbench.results.deaths import SurvivalLine
 from dtbench.results.numbers import step_time_s
@@ -56,6 +66,7 @@ def precision(results: Results) -> Iterable[Finding]:
                 f"{expected:.1f} GB less{f' on each of {ranks} ranks' if ranks > 1 else ''}; measured were "
                 f"{measured:.1f} GB less{rest}. So two different trainings are compared."
             ),
+            weight=ANOTHER_TRAINING,
             numbers={
                 "platform": platform,
                 "arm": arm,
@@ -98,6 +109,7 @@ def offload_exchange(results: Results) -> Iterable[Finding]:
                     f"{platform}, {arm}: offload takes {code(config)} from {before:.2f} to {after:.2f} GB "
                     f"a rank; {_slowdown(ratio)}{spent}."
                 ),
+                weight=lean(ratio),
                 numbers={
                     "platform": platform,
                     "arm": arm,
@@ -126,7 +138,7 @@ def survival(lines: Iterable[SurvivalLine]) -> Iterable[Finding]:
             text = "what the failed configs would have needed is unknown"
             if line.below:
                 text = f"{listed(line.below)} needed no more, yet died without a remedy"
-            yield Finding(kind="survival", sentence=f"{where}: {lived}; {text}.")
+            yield Finding(kind="survival", sentence=f"{where}: {lived}; {text}.", weight=NOT_TO_BE_HAD)
             continue
         low, high = line.survivor_bytes / GB, line.casualty_bytes / GB
         died = f"{code(line.casualty or '')} needs {high:.1f} GB and died without a remedy"
@@ -143,6 +155,7 @@ def survival(lines: Iterable[SurvivalLine]) -> Iterable[Finding]:
         yield Finding(
             kind="survival",
             sentence=f"{where}: {text}.",
+            weight=NOT_TO_BE_HAD,
             numbers={"platform": line.platform, "low_gb": low, "high_gb": high, "trend": line.trend},
         )
 
@@ -163,6 +176,7 @@ def does_not_fit(results: Results) -> Iterable[Finding]:
             kind="does_not_fit",
             sentence=f"{platform}, {arm}: {code(config)} {verdict}.",
             detail=sentences[0] if sentences else "",
+            weight=NOT_TO_BE_HAD,
             numbers={"platform": platform, "arm": arm, "config": config},
         )
 

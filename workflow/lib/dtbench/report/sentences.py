@@ -3,27 +3,62 @@
 Sentences are plain text with config names in backticks; the templates make them Markdown or HTML.
 """
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Literal
 
 from dtbench.results.cells import CellResult
 from dtbench.results.stats import Ratio
 from harness.contract.units import GB
 
+Number = str | float | bool | list[float] | None
+"""A value of a finding, by name: the place that it is of, or what it stands on."""
+
 FACTOR_FROM = 1.5
 """A lead from here on is told as a factor, below it as a percentage."""
+
+
+Kind = Literal[
+    "head_to_head",
+    "arms",
+    "own_cost",
+    "precision",
+    "reshard_price",
+    "stage_order",
+    "pipe",
+    "nccl_share",
+    "offload",
+    "does_not_fit",
+    "survival",
+    "compile_incomplete",
+    "host_bound",
+    "noise",
+    "prediction",
+]
+"""What a finding is about."""
+NOT_TO_BE_HAD = math.log(2)
+"""Weight of a config that does not fit: as much as one that is half as fast."""
+ANOTHER_TRAINING = math.log(1.5)
+"""Weight of numbers that compare what should not be compared."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
     """One sentence and the numbers it stands on."""
 
-    kind: str
+    kind: Kind
     sentence: str
+    weight: float
+    """How much it would change a decision: the logarithm of the factor in speed that a reader loses without it."""
     detail: str = ""
     """Text that came from a log or a source: shown escaped, after the sentence."""
-    numbers: dict[str, Any] = field(default_factory=dict)
+    numbers: dict[str, Number] = field(default_factory=dict)
+
+
+def lean(*ratios: Ratio) -> float:
+    """Weight of ratios: that of the one that is farthest from 1; ties weigh nothing."""
+    return max((abs(math.log(ratio.value)) for ratio in ratios if not ratio.tie), default=0.0)
 
 
 def code(name: str) -> str:
