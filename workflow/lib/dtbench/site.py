@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dtbench.report.render import render
-from dtbench.results import cells as c
+from dtbench.results import numbers as c
 from dtbench.results.cells import CellResult
 from dtbench.results.runs import Run, read_runs
 from dtbench.results.sides import cell_of
