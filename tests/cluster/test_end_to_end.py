@@ -5,6 +5,7 @@ import json
 
 import pytest
 import yaml
+from dtbench.cloud.spent import held
 
 from tests.cluster.lab.client import ROOT, check_files, study
 
@@ -22,6 +23,10 @@ def test_one_run_makes_one_job_and_record(clone, kube, bucket, add_node):
     assert len(bucket.records()) == 1
     check_files(clone, "one")
     assert clone.parts() == []
+    (path, record), *_ = records.items()
+    facts = json.loads((clone.folder / "results/one" / path / "k8s.json").read_text())
+    (pod,) = held(facts, record.ended_at)
+    assert pod.requested_s <= pod.scheduled_s <= pod.started_s <= pod.ended_s, "what the run cost can be told"
 
 
 @pytest.mark.slow

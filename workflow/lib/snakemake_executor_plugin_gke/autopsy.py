@@ -65,7 +65,7 @@ class Morgue:
                 self._asked = True
                 self._list_events(due)
 
-    def facts(self, name: str, job: Json | None, *, with_log: bool = True) -> Json | None:
+    def facts(self, name: str, job: Json | None, *, with_log: bool = True, with_events: bool = True) -> Json | None:
         """Everything known about a Job; None: ask again in the next poll. Raises Unavailable."""
         with self._lock:
             if name not in self._pods:
@@ -74,13 +74,17 @@ class Morgue:
                         return None
                     self._asked, self._fresh = True, self._list_pods()
                 self._pods[name] = self._fresh.get(name, [])
-            if name not in self._events:
+            if with_events and name not in self._events:
                 return None
-            pods, events = self._pods.pop(name), self._events.pop(name)
+            pods, events = self._pods.pop(name), self._events.pop(name, [])
         last = status.newest(pods)
         log = self._cluster.log(last["metadata"]["name"], TAIL_LINES) if last and with_log else None
         return {
-            "job": {"name": name, "status": (job or {}).get("status")},
+            "job": {
+                "name": name,
+                "created": (job or {}).get("metadata", {}).get("creationTimestamp"),
+                "status": (job or {}).get("status"),
+            },
             "pod": last,
             "pods": pods,
             "events": sorted(events, key=status.event_time),

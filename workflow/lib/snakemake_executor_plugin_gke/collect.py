@@ -13,7 +13,10 @@ from harness.contract.record import File, Record, parse_record
 from harness.contract.spec import RunSpec
 
 from .errors import Damaged, Missing
+from .status import join_receipts, receipts
 
+RECEIPTS = "receipts.json"
+"""In a study's folder: what the cloud answered to requests for machines."""
 RECORD_BYTES = 16 * 2**20
 """A record of hundreds of ranks and thousands of steps has a few MiB; parsing takes several times its size."""
 NAME_BYTES = 255 - 40
@@ -138,6 +141,24 @@ def check_paths(record: Record, where: str) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write JSON atomically, readable and with a final newline."""
     write_atomically(path, json.dumps(value, indent=1, sort_keys=True) + "\n", durable=True)
+
+
+def keep_receipts(folders: dict[str, Path], jobs: dict[str, Any], events: list[Any]) -> None:
+    """Add to receipts.json of each study what the cloud answered; events expire after an hour.
+
+    `folders` has the study's folder of each Job by its name.
+    """
+    for folder in set(folders.values()):
+        mine = {name: job for name, job in jobs.items() if folders.get(name) == folder}
+        path = folder / RECEIPTS
+        try:
+            kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+            joined = join_receipts(kept, receipts(mine, events))
+            if joined != kept:
+                folder.mkdir(parents=True, exist_ok=True)
+                write_json(path, joined)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            continue  # a file that is damaged or cannot be written must not end a poll
 
 
 def _sha256(path: Path) -> str:

@@ -106,9 +106,10 @@ class Ends:
     def _bring(self, submission: Submission, record_name: str, job: Json | None) -> Record | None:
         def ready(record: Record) -> bool:
             """Facts are written before the record: if this client dies in between, the next one writes both."""
-            if record.outcome == "ok" or job is None:
+            if job is None:
                 return True
-            facts = self._morgue.facts(submission.name, job, with_log=False)
+            # The times of every run are kept, since they say what it cost; events only explain failures.
+            facts = self._morgue.facts(submission.name, job, with_log=False, with_events=record.outcome != "ok")
             if facts is not None:
                 collect.write_json(submission.folder / "k8s.json", facts)
             return facts is not None

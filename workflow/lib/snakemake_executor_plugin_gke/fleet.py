@@ -13,7 +13,7 @@ from typing import Any
 
 from harness.contract.errors import SpecError
 
-from . import adopt, status
+from . import adopt, collect, status
 from .ends import Ends
 from .errors import Denied, Expired, Full, Refused, RemoteError, Unavailable
 from .manifest import render_manifest, selector
@@ -265,6 +265,7 @@ class Fleet:
             return []
         pods = self._allowed("pods", lambda: self._cluster.pods(selector({s.spec.identity.study for s in submissions})))
         events = self._allowed("events", self._cluster.events)
+        collect.keep_receipts({a.name: a.folder.parents[4] for a in submissions}, jobs, events or [])
         reasons = explain(mine, pods, events or ())
         self._tell.waiting({a.label: reasons[a.name] for a in submissions if a.name in reasons} | held)
         return [self._ends.stuck(a, reasons.get(a.name), jobs[a.name]) for a in submissions]

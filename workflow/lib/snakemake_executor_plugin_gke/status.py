@@ -15,6 +15,8 @@ DECIDERS = {
 """Who decides about a waiting pod -> the reasons of its events; the most informative first."""
 JOB_REASONS = ("FailedCreate", "Pending")
 """Event reasons of the Job controller, and of a queue about its own object for a Job, that explain a missing pod."""
+QUOTA, STOCK = r"QUOTA_EXCEEDED|GCE quota|[Qq]uota '", r"ZONE_RESOURCE_POOL_EXHAUSTED|out of resources"
+"""Patterns of what Google says when the project may hold no more machines, and when a zone has none."""
 ADVICE = (
     (
         r"must specify .*limits\.cpu",
@@ -22,8 +24,8 @@ ADVICE = (
     ),
     (r"m(aximum|inimum) \S+ usage per (Container|Pod)", "a LimitRange of the namespace allows other sizes"),
     (r"violates PodSecurity|admission webhook", "a policy of the cluster forbids the pod"),
-    (r"QUOTA_EXCEEDED|[Qq]uota '", "the project's quota: ask for more under IAM and admin, Quotas"),
-    (r"ZONE_RESOURCE_POOL_EXHAUSTED|out of resources", "no stock in the zone: wait, or add pools in other zones"),
+    (QUOTA, "the project's quota: ask for more under IAM and admin, Quotas"),
+    (STOCK, "no stock in the zone: wait, or add pools in other zones"),
 )
 """Pattern of an event's message -> what to do about the wait."""
 START_FAILURES = (
@@ -186,6 +188,65 @@ def first_time(event: Json) -> str:
 def event_count(event: Json) -> int:
     """How often an event was seen."""
     return int((event.get("series") or {}).get("count") or event.get("count") or 1)
+
+
+def receipts(jobs: dict[str, Json], events: Iterable[Json]) -> list[Json]:
+    """What was asked of the cloud for each platform and zone, and what it refused, in its own words.
+
+    `jobs` by name. One row for each platform, zone and answer; `seen` counts every event once, however often it is
+    listed: `join_receipts` brings rows of several looks together.
+    """
+    found: list[Json] = []
+    for event in events:
+        job = jobs.get(_job_about(event, jobs))
+        answer = _answer(event)
+        if job is None or answer is None:
+            continue
+        words = " ".join(str(event.get("message", "")).split())[:500]
+        zones = re.findall(r"zones/([a-z]+-[a-z0-9-]+)", words) or re.findall(
+            r"\b[a-z]+-[a-z]+\d+-[a-z]\b", words.partition("associated")[0]
+        )
+        seen = {event["metadata"]["uid"]: event_count(event)}
+        first, last = first_time(event) or event_time(event), event_time(event)
+        platform = (job["metadata"].get("labels") or {}).get("dtbench/platform", "")
+        row = {"platform": platform, "answer": answer, "words": words, "first": first, "last": last, "seen": seen}
+        found = join_receipts(found, [row | {"zone": zone} for zone in sorted(set(zones)) or [""]])
+    return found
+
+
+def join_receipts(earlier: Iterable[Json], later: Iterable[Json]) -> list[Json]:
+    """Rows of both, one for each platform, zone and answer, with the words that were said last."""
+    joined: dict[tuple[str, ...], Json] = {}
+    for row in (*earlier, *later):
+        key = row["platform"], row["zone"], row["answer"]
+        old = joined.get(key, row)
+        seen = {uid: max(row["seen"].get(uid, 0), old["seen"].get(uid, 0)) for uid in old["seen"] | row["seen"]}
+        joined[key] = max(old, row, key=lambda r: r["last"]) | {
+            "first": min(old["first"], row["first"]), "last": max(old["last"], row["last"]), "seen": seen,
+        }  # fmt: skip
+    return [joined[key] for key in sorted(joined)]
+
+
+def _answer(event: Json) -> str | None:
+    """What an event says about a request for a machine, in a word; None when it says nothing about one."""
+    words = event.get("message", "")
+    match event.get("reason"):
+        case "TriggeredScaleUp":
+            return "asked"
+        case "FailedScaleUp":
+            return "quota" if re.search(QUOTA, words) else "stock" if re.search(STOCK, words) else "failed"
+        case "NotTriggerScaleUp":
+            return "no pool fits"
+        case "Pending" if event["involvedObject"].get("kind") == "Workload":
+            return "queue"
+    return None
+
+
+def _job_about(event: Json, jobs: dict[str, Json]) -> str:
+    """Name of the Job whose pod, or whose Workload (Kueue: job-<name>-<hash>), an event is about."""
+    start = event["involvedObject"].get("name", "").rpartition("-")[0]
+    # Pods of an Indexed Job have their index between the two.
+    return next((n for n in (start, start.removeprefix("job-"), start.rpartition("-")[0]) if n in jobs), "")
 
 
 def clock(timestamp: str) -> str:

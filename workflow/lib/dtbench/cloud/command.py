@@ -8,6 +8,7 @@ from pathlib import Path
 
 from dtbench.cloud.kube import Cluster
 from dtbench.cloud.objects import PURCHASES, Setup, manifests, title
+from dtbench.cloud.spent import RECEIPTS, read_receipts, receipt_lines
 from dtbench.cloud.storage import Bucket
 from dtbench.study.files import read_mapping
 from dtbench.study.platforms import PlatformEntry, load_platforms
@@ -31,6 +32,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--client", default="", metavar="EMAIL", help="who runs studies: gets the namespace's Role")
     command.add_argument("--node-account", default="", metavar="EMAIL", help="Google service account of the nodes")
     command.add_argument("--location", default="", metavar="REGION", help="region of the bucket, the cluster's own")
+    command.add_argument("--results", default="results", metavar="FOLDER", help="folder of all results, with receipts")
     command.add_argument("--project", default="", help="Google project (default: that of your login)")
 
 
@@ -117,6 +119,9 @@ def _status(options: argparse.Namespace, root: Path, settings: dict[str, str]) -
     if settings["bucket"]:
         bucket = Bucket(settings["bucket"], options.project)
         print(f"bucket {bucket.name}: {bucket.state()}")
+    for kept in sorted((root / options.results).glob(f"*/{RECEIPTS}")):
+        for line in receipt_lines(read_receipts(kept.parent)):
+            print(f"{kept.parent.name}: {line}")
     ends = Counter(_end(job) for job in cluster.jobs(setup.namespace))
     print(f"Jobs: {', '.join(f'{count} {end}' for end, count in sorted(ends.items())) or 'none'}")
     return 0

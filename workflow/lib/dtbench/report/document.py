@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from dtbench.cloud.spent import SPENT_HEADS, read_receipts, receipt_lines, spent, spent_rows
 from dtbench.report.advice import Choice, choices
 from dtbench.report.beside import Beside, beside
 from dtbench.report.charts.study import draw
@@ -36,6 +37,7 @@ from dtbench.results.runs import MISSING, Loaded, all_attempts, all_runs, load_r
 from dtbench.results.store import INDEX, scan, sources
 from dtbench.study.families import counted_shape
 from dtbench.study.matrix import Matrix
+from dtbench.study.platforms import PRICES, load_prices
 from harness.contract.codec import encode
 from harness.contract.files import write_atomically
 from harness.diagnosis.advice import advise
@@ -91,6 +93,10 @@ class Report:
     survival: list[SurvivalLine]
     remedy_names: str
     provenance: Provenance
+    receipts: list[str]
+    """What the cloud answered to requests for machines, a line each."""
+    spent: list[list[str]]
+    """Rows under `SPENT_HEADS`: what nodes of GKE were held for."""
 
 
 def build(matrix: Matrix, results_folder: Path, loaded: Loaded | None = None) -> Report:
@@ -126,6 +132,8 @@ def build(matrix: Matrix, results_folder: Path, loaded: Loaded | None = None) ->
         survival=lines,
         remedy_names=", ".join(sorted({d.cured_by for d in deaths if d.cured_by})) or "named in the record",
         provenance=origin,
+        receipts=receipt_lines(read_receipts(results_folder)),
+        spent=spent_rows(spent(loaded, results_folder, load_prices(matrix.root / "config" / PRICES))),
     )
 
 
@@ -138,6 +146,7 @@ def texts(report: Report) -> dict[str, str]:
         "headings": HEADINGS,
         "chart_style": STYLE,
         "shown": SHOWN_FINDINGS,
+        "spent_heads": SPENT_HEADS,
     }
     found = {f"figures/{name}.svg": as_file(element) for name, element in figures.items()}
     return found | {name: render(f"{name}.j2", context) for name in ("report.html", "report.md")}
