@@ -34,6 +34,7 @@ from dtbench.results.cells import CellResult, collect
 from dtbench.results.comparison import Results
 from dtbench.results.deaths import Death, SurvivalLine, find_deaths, memory_needs, survival_lines
 from dtbench.results.runs import MISSING, Loaded, all_attempts, all_runs, load_runs
+from dtbench.results.scaling import ScalingRow, scaling_rows
 from dtbench.results.store import INDEX, scan, sources
 from dtbench.study.families import counted_shape
 from dtbench.study.matrix import Matrix
@@ -83,6 +84,7 @@ class Report:
     summary: list[SummaryRow]
     machines: list[MachineRow]
     beside: Beside
+    scaling: list[ScalingRow]
     time: list[TimeRow]
     kernels: KernelTable
     frontier: list[FrontierRow]
@@ -123,6 +125,7 @@ def build(matrix: Matrix, results_folder: Path, loaded: Loaded | None = None) ->
         summary=summary_rows(matrix, results),
         machines=machine_rows(results),
         beside=beside(matrix, results, results_folder),
+        scaling=scaling_rows(results, matrix.platforms),
         time=time_rows(results),
         kernels=kernel_table(results),
         frontier=frontier_rows(matrix, results_folder),

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from dtbench.study.files import read_mapping
 from dtbench.study.here import HERE, this_machine
-from harness.contract.codec import Name, PositiveFloat, PositiveInt, decode
+from harness.contract.codec import Name, NotNegativeFloat, PositiveFloat, PositiveInt, decode
 from harness.contract.errors import SpecError, nearest, show
 from harness.contract.platform import Offer, Platform
 from harness.contract.variables import check_variables, refuse_secrets
@@ -131,6 +131,10 @@ class PlatformEntry(Platform, frozen=True, kw_only=True, forbid_unknown_fields=T
     """What it costs; null when unknown: the report then shows no cost instead of a guess. `offers` sets it."""
     offers: tuple[str, ...] = ()
     """Rows of `config/prices.yaml` by which it can be bought. The report uses the first, a bill shows all."""
+    link_gbit_per_s: PositiveFloat | None = None
+    """What one node can send to the others, each way, for the projection to more nodes; null: what a run measured."""
+    link_latency_us: NotNegativeFloat = 0.0
+    """Time of one small message between two nodes, for the same."""
     note: str = ""
     """What a reader must know about it; the report prints it under the platform's table."""
 
