@@ -1,7 +1,7 @@
-"""Check what somebody else shared: is every record whole, did it keep its promises, can its numbers be true?
+"""Check records that somebody else shared: are they whole, did the runs keep their promises, can the numbers be true?
 
-Nothing is taken on trust that can be made again: hashes are computed from the files, and a run's numbers are merged
-again from what its ranks wrote. Speed, traffic and memory are held against the limits that the same run measured.
+Everything that can be computed again is computed: hashes from the files, a run's numbers from what its ranks wrote.
+Speed, traffic and memory are compared with the limits that the same run measured.
 """
 
 import gzip

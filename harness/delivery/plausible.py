@@ -27,7 +27,7 @@ from harness.supervisor.collect import merge
 EQUAL = 1e-6
 """Relative: rounding in JSON, no more."""
 MERGED_APART = ("flags", "throttle", "sm_mhz", "search", "frontier", "startup_s")
-"""What a record has from elsewhere than its ranks' results, or what older code merged in another way."""
+"""Fields that do not come from the ranks' results, or that older code merged in another way."""
 WINDOW_SLACK = 0.1
 """Relative: the steps' own clocks against the window around them; stored runs differ by at most 2%."""
 BUS_SLACK = 1.25
@@ -52,7 +52,7 @@ def record_problems(folder: Path, record: Record, trained: Mapping[str, Trace], 
 
 
 def _gate(record: Record, trained: Mapping[str, Trace], done: Counter[str]) -> Iterator[str]:
-    """The promises of an arm that fixes the numerics, for a run that counts."""
+    """Whether a run that counts kept the promises of an arm that fixes the numerics."""
     m = record.measured
     if record.outcome != "ok" or m is None or record.spec.protocol.ladder:
         return
@@ -77,7 +77,7 @@ def _gate(record: Record, trained: Mapping[str, Trace], done: Counter[str]) -> I
 
 
 def _made_again(folder: Path, record: Record, m: Measured, done: Counter[str]) -> Iterator[str]:
-    """The record's numbers against those merged again from its ranks' results."""
+    """Merge the ranks' results again and compare them with the record's numbers."""
     ranks = range(record.spec.platform.world_size)
     place = folder / f"try-{record.tries[-1].index}" if record.tries else folder
     try:
@@ -107,7 +107,7 @@ def _differences(own: Any, again: Any, key: str = "") -> Iterator[tuple[str, tup
     if own is None or again is None:
         return
     if isinstance(own, dict) and isinstance(again, dict):
-        for name in own.keys() & again.keys():
+        for name in (name for name in own if name in again):
             yield from _differences(own[name], again[name], f"{key}.{name}" if key else name)
     elif isinstance(own, list) and isinstance(again, list) and len(own) == len(again):
         for index, pair in enumerate(zip(own, again, strict=True)):
@@ -120,7 +120,7 @@ def _differences(own: Any, again: Any, key: str = "") -> Iterator[tuple[str, tup
 
 
 def _consistent(record: Record, m: Measured) -> Iterator[str]:
-    """Numbers of one record that follow from each other."""
+    """Compare numbers of one record that follow from each other."""
     spec, steps = record.spec, record.spec.protocol.timed_steps
     if m.tokens_per_step is not None and m.tokens_per_step != spec.tokens_per_step:
         yield f"tokens_per_step: found {m.tokens_per_step}, the spec gives {spec.tokens_per_step}"
@@ -163,7 +163,7 @@ def _traffic(record: Record, m: Measured, done: Counter[str]) -> Iterator[str]:
         return
     done["traffic held against the run's own all-reduce"] += 1
     ranks = record.spec.platform.world_size
-    for kind in RING.keys() & collectives.keys():
+    for kind in (kind for kind in RING if kind in collectives):
         payload, time_s = _number(collectives, kind, "payload_bytes"), _number(collectives, kind, "time_s")
         rate = RING[kind] * (ranks - 1) / ranks * payload / time_s if payload and time_s else 0.0
         if rate > bus * BUS_SLACK:
