@@ -73,7 +73,7 @@ class Bucket:
         with self._lock:
             if self._bucket is None:
                 if os.environ.get("STORAGE_EMULATOR_HOST"):
-                    client = storage.Client(project="emulator", credentials=AnonymousCredentials())  # type: ignore[no-untyped-call]
+                    client = storage.Client(project="emulator", credentials=AnonymousCredentials())
                 else:
                     client = storage.Client(project=None)  # objects need no project
                 self._bucket = client.bucket(self._name)

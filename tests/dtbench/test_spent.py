@@ -51,7 +51,7 @@ def test_a_pod_is_held_from_its_node_on() -> None:
     assert (second.scheduled_s - second.requested_s, second.ended_s - second.scheduled_s) == (600, 600)
 
 
-def test_a_pod_that_still_ends_ends_with_its_record() -> None:
+def test_an_ending_pod_ends_with_its_record() -> None:
     ending = pod("10:00:00", "10:10:00", "10:12:00", None)
     assert held({"pods": [ending]}) == []
     (found,) = held({"pods": [ending]}, "2026-12-03T10:20:00+00:00")

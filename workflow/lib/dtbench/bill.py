@@ -114,6 +114,14 @@ def print_bill(matrix: Matrix, results: Path, rerun: frozenset[str] = frozenset(
     return bill
 
 
+def refuse_above(bill: Bill, max_usd: float) -> None:
+    """Raises SpecError when a bill is higher than `--max-usd` or cannot be known."""
+    if bill.gaps:
+        raise SpecError(f"--max-usd: the sum is unknown without {'; '.join(bill.gaps)}; leave --max-usd out to go on")
+    if bill.usd > max_usd:
+        raise SpecError(f"--max-usd: found a bill of ${bill.usd:.2f}, expected at most ${max_usd:.2f}")
+
+
 def bill_is_due() -> bool:
     """Whether nobody has printed the bill in this call: `dtbench` does before it becomes Snakemake."""
     return PRINTED not in os.environ
