@@ -101,6 +101,9 @@ class RankResult(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     busiest_experts: dict[str, float] = {}
     """Block of experts -> tokens of its busiest expert over the mean of all, over all ranks in one step after the timed
     window; 1 is even balance. Empty: no experts, or compiled."""
+    loading: dict[str, float] = {}
+    """Reading pretrained weights: download_s, read_bytes, read_s, read_bytes_per_s, and host_peak_bytes, which is this
+    process's peak of host memory until its engine was built. Empty: random weights."""
     profile: dict[str, Any] | None = None
     """The profiled pass of this rank: `harness/measure/traffic.py` says what is in it."""
     preflight: dict[str, Any] | None = None
@@ -172,6 +175,8 @@ class Measured(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     busiest_experts: dict[str, float] = {}
     """Block of experts -> tokens of its busiest expert over the mean of all, over all ranks in one step after the timed
     window; 1 is even balance. Empty: no experts, or compiled."""
+    loading: dict[str, float] = {}
+    """The same of the rank that read longest; host_peak_bytes is the maximum over ranks."""
     memory: Memory | None = None
     memory_by_rank: list[Memory] = []
     state: State | None = None

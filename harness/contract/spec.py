@@ -71,7 +71,8 @@ class NamedModel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     weights: Literal["random", "pretrained"] = "random"
     """`random`: seeded on the device, no download."""
     pretrained: str | None = None
-    """Hub name or folder to load from when weights is `pretrained`."""
+    """Hub id or folder of safetensors files, when weights is `pretrained`. A study without `name` and `config` takes
+    the config from there. A gated model needs its token as HF_TOKEN in the environment of the ranks."""
     attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
     """Attention implementation, the same for every engine."""
     activation_checkpointing: bool = False

@@ -5,7 +5,7 @@ The loop (`engines/loop.py`) drives any engine through three calls a step and ne
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Literal, Protocol
 
@@ -28,6 +28,8 @@ class Context:
     world_size: int
     device: torch.device
     """The accelerator of this rank, or the CPU."""
+    loading: dict[str, float] = field(default_factory=dict)
+    """Filled while pretrained weights are read: `harness/engines/checkpoint.py`."""
 
 
 Role = Literal["parameter", "gradient", "optimizer"]

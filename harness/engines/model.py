@@ -10,16 +10,15 @@ same way, one piece at a time.
 import hashlib
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
 from torch import nn
 
 from harness.contract.errors import SpecError
 from harness.contract.spec import Model, RunSpec
 from harness.engines.base import Context, dtype
+from harness.engines.checkpoint import Checkpoint
 from harness.engines.imports import import_causal_lm
 
 
@@ -121,31 +120,6 @@ def compile_parts(model: nn.Module, blocks: list[nn.Module]) -> None:
     model.loss_function = torch.compile(model.loss_function)
 
 
-class Checkpoint:
-    """Tensors of a checkpoint's safetensors files, memory-mapped and read one by one."""
-
-    def __init__(self, source: str) -> None:
-        self._source = source
-        folder = Path(source)
-        if not folder.is_dir():
-            from huggingface_hub import snapshot_download
-
-            folder = Path(snapshot_download(source, allow_patterns="*.safetensors"))
-        self._files: dict[str, Any] = {}
-        for path in sorted(folder.glob("*.safetensors")):
-            file = safe_open(path, framework="pt")
-            self._files |= dict.fromkeys(file.keys(), file)
-        if not self._files:
-            raise SpecError(f"model.pretrained: found no *.safetensors in {source!r}, expected at least one")
-
-    def read(self, name: str) -> torch.Tensor:
-        """One whole tensor on the CPU. Raises SpecError naming it when the checkpoint has none of that name."""
-        if name not in self._files:
-            raise SpecError(f"model.pretrained: {self._source!r} has no tensor {name!r}, which the config asks for")
-        tensor: torch.Tensor = self._files[name].get_tensor(name)
-        return tensor
-
-
 class Weights:
     """Gives a meta model its first weights, module by module, in any order."""
 
@@ -157,7 +131,7 @@ class Weights:
         self._names = {id(module): name for name, module in model.named_modules()}
         self._real: dict[int, nn.Parameter] = {}
         source = context.spec.model.pretrained
-        self._checkpoint = Checkpoint(source) if source is not None else None
+        self._checkpoint = Checkpoint(source, model, context.loading) if source is not None else None
 
     def materialize(self, root: nn.Module) -> None:
         """Replace every meta parameter and buffer below `root` by a real one on the device."""
@@ -197,7 +171,11 @@ class Weights:
             self._model._init_weights(module)  # type: ignore[operator]
         module._parameters.update(meta)
         if self._checkpoint is not None:
-            return {n: self._checkpoint.read(f"{name}.{n}" if name else n).to(self._device) for n in meta}
+            prefix = f"{name}." if name else ""
+            for n in buffers:
+                if self._checkpoint.has(prefix + n):
+                    module._buffers[n] = self._checkpoint.read(prefix + n).to(self._device, buffers[n].dtype)
+            return {n: self._checkpoint.read(prefix + n).to(self._device) for n in meta}
         return {n: p.data for n, p in fresh.items()}
 
 

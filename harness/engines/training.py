@@ -23,6 +23,7 @@ from harness.contract.parity import (
     update_mismatches,
 )
 from harness.engines.base import Context, Engine, build_engine
+from harness.engines.checkpoint import finish_loading
 from harness.engines.loop import Hook, Loop
 from harness.engines.model import decoder_blocks, expert_blocks, named_stages, silenced_dropout
 from harness.measure import clock, nvml
@@ -59,6 +60,7 @@ class Training:
         self._outputs: dict[str, float] = {}
         self._compiled_share: float | None = None
         self._busiest_experts: dict[str, float] = {}
+        self._loading: dict[str, float] = {}
 
     def check_hardware(self) -> None:
         """Probe device and pipe, when the protocol asks for it."""
@@ -69,6 +71,7 @@ class Training:
     def build(self) -> None:
         """Build the engine and its loop."""
         self.engine: Engine = build_engine(self._context)
+        self._loading = finish_loading(self._context.loading)
         clock.barrier(self._context.device)
         self.loop = Loop(self._context, self.engine, self._heartbeat, self._gauge.now, self._hook)
         self._startup.end("build")
@@ -203,6 +206,7 @@ class Training:
             outputs=self._outputs,
             compiled_share=self._compiled_share,
             busiest_experts=self._busiest_experts,
+            loading=self._loading,
             profile=self._profile,
             preflight=self._preflight,
             ledger=ledger.to_json() if ledger else None,

@@ -85,6 +85,7 @@ def merge(
         outputs=first.outputs,
         compiled_share=min((r.compiled_share for r in results if r.compiled_share is not None), default=None),
         busiest_experts=first.busiest_experts,
+        loading=_loading([r.loading for r in results if r.loading]),
         memory=fullest([r.memory for r in results]),
         memory_by_rank=[r.memory for r in results],
         state=max((r.state for r in results if r.state), key=_state_bytes, default=None),
@@ -98,6 +99,14 @@ def merge(
         preflight=merge_preflights([r.preflight for r in results if r.preflight]),
         ledger=first.ledger,
     )
+
+
+def _loading(ranks: list[dict[str, float]]) -> dict[str, float]:
+    """The rank that read longest, with the highest peak of host memory of any."""
+    if not ranks:
+        return {}
+    longest = max(ranks, key=lambda rank: rank["download_s"] + rank["read_s"])
+    return longest | {"host_peak_bytes": max(rank["host_peak_bytes"] for rank in ranks)}
 
 
 def fullest(memories: list[Memory]) -> Memory:

@@ -177,3 +177,17 @@ model: {name: tiny}
 """
     found = {run.identity.config: run.model.attention for run in study(text).runs}
     assert found == {"ddp": "sdpa", "own": "eager"}
+
+
+@pytest.mark.parametrize("given", ["weights", "{absolute}"])
+def test_pretrained_weights_bring_their_config(study: Callable[[str], Matrix], tmp_path: Path, given: str) -> None:
+    write(tmp_path / "weights/config.json")
+    where = given.format(absolute=tmp_path / "weights")
+    model = study(f"platforms: [cpu-x2]\nmodel: {{weights: pretrained, pretrained: {where}}}\n").runs[0].model
+    assert (model.name, model.config) == ("weights", LLAMA)
+    assert model.pretrained == str(tmp_path / "weights"), "a run may start in another folder"
+
+
+def test_weights_that_are_nowhere_are_refused(study: Callable[[str], Matrix]) -> None:
+    with pytest.raises(SpecError, match=r"model\.pretrained: found no folder gone; expected one with \*\.safetensors"):
+        study("platforms: [cpu-x2]\nmodel: {name: tiny, weights: pretrained, pretrained: gone}\n")

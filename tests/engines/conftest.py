@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from safetensors.torch import save_file
 
 from harness.contract.codec import decode_file, encode
 from harness.contract.engines import CONFIGS
@@ -17,7 +16,10 @@ from harness.contract.measured import RankResult
 from harness.contract.spec import RunSpec
 from harness.supervisor.extensions import extensions_folder, path_with_environment
 from tests.engines.specs import SMALL, make_spec
+from tests.engines.toys import families
 
+EXPERTS = families()["mixtral"]
+"""The Hub's checkpoints of this family have one tensor for each expert, under other names."""
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = {"protocol__warmup_steps": 4, "protocol__timed_steps": 1, "data__sequence_length": 16}
 FLOAT32 = dict.fromkeys(("parameter", "compute", "master", "optimizer_state", "reduce", "accumulate"), "float32")
@@ -35,6 +37,8 @@ class Trained:
 
     ranks: list[RankResult]
     parity: list[str]
+    expected_loss: float | None = None
+    """First loss by transformers itself, where weights came from a checkpoint."""
 
     @property
     def loss(self) -> list[float]:
@@ -80,8 +84,9 @@ def variants(checkpoint: Path) -> dict[str, RunSpec]:
         specs[f"no-clip/{config}"] = make_spec(config, **small, optimizer__clip_norm=0.0, optimizer__epsilon=0.1)
         specs[f"checkpointing/{config}"] = make_spec(config, **small, model__activation_checkpointing=True)
         specs[f"reduce-bf16/{config}"] = make_spec(config, **small, numerics__reduce="bfloat16")
-        pretrained = {"model__weights": "pretrained", "model__pretrained": str(checkpoint)}
-        specs[f"pretrained/{config}"] = make_spec(config, **small, **pretrained)
+        for name, model in (("pretrained", SMALL), ("pretrained-experts", EXPERTS)):
+            pretrained = {"model__weights": "pretrained", "model__pretrained": str(checkpoint / name)}
+            specs[f"{name}/{config}"] = make_spec(config, **small | pretrained | {"model__config": model})
     specs |= gated()
     specs["micro-batch/ddp"] = make_spec("ddp", **small, data__micro_batch=3)
     specs["foreach/ddp"] = make_spec("ddp", **small, optimizer__implementation="torch-foreach")
@@ -109,16 +114,27 @@ def gated() -> dict[str, RunSpec]:
     return specs
 
 
-def save_checkpoint(folder: Path) -> None:
-    """A Hugging Face checkpoint of the small model with weights that no seed of ours draws."""
+def save_checkpoints(folder: Path) -> dict[str, float]:
+    """Checkpoints as the Hub has them, of weights that no seed of ours draws; name -> first loss over both ranks."""
     import torch
-    from transformers import Qwen2Config, Qwen2ForCausalLM
 
-    torch.manual_seed(1234)
-    settings = {k: v for k, v in SMALL.items() if k != "model_type"}
-    model = Qwen2ForCausalLM(Qwen2Config(**settings))  # type: ignore[arg-type]
-    tensors = {n: t.contiguous() for n, t in model.state_dict().items() if n != "lm_head.weight"}
-    save_file(tensors, folder / "model.safetensors")
+    from harness.engines.base import Context
+    from harness.engines.imports import import_causal_lm
+    from harness.engines.loop import Tokens
+
+    losses = {}
+    for name, plain in (("pretrained", SMALL), ("pretrained-experts", EXPERTS)):
+        torch.manual_seed(1234)
+        classes = import_causal_lm(plain["model_type"])
+        assert classes is not None
+        config_class, model_class = classes
+        config = config_class(**{k: v for k, v in plain.items() if k != "model_type"})
+        model = model_class(config).to(torch.bfloat16)  # type: ignore[attr-defined]
+        model.save_pretrained(folder / name)
+        spec = make_spec("ddp", model__config=plain, **STEPS)
+        tokens = [Tokens(Context(spec, rank, 2, torch.device("cpu"))).draw(0, 0) for rank in range(2)]
+        losses[name] = sum(float(model(input_ids=t, labels=t).loss) for t in tokens) / 2
+    return losses
 
 
 def train(folder: Path, specs: dict[str, RunSpec]) -> dict[str, Trained]:
@@ -142,6 +158,9 @@ def train(folder: Path, specs: dict[str, RunSpec]) -> dict[str, Trained]:
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trained]:
     """Results of every variant by name."""
-    folder = tmp_path_factory.mktemp("trained")
-    save_checkpoint(folder)
-    return train(folder, variants(folder))
+    folder, checkpoints = tmp_path_factory.mktemp("trained"), tmp_path_factory.mktemp("checkpoints")
+    losses = save_checkpoints(checkpoints)
+    results = train(folder, variants(checkpoints))
+    return {
+        name: dataclasses.replace(run, expected_loss=losses.get(name.split("/")[0])) for name, run in results.items()
+    }

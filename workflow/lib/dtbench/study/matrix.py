@@ -12,7 +12,7 @@ from dtbench.study.cell import Cell, Group
 from dtbench.study.definition import SECTIONS, ConfigChoice, Override, Study, parse_study
 from dtbench.study.families import check_models, choose_attention
 from dtbench.study.files import find_named, is_file, is_folder, read_mapping
-from dtbench.study.models import load_model
+from dtbench.study.models import study_model
 from dtbench.study.names import check_names, trials_of
 from dtbench.study.order import ordered
 from dtbench.study.platforms import PRICES, PlatformEntry, load_platforms, own_platforms
@@ -74,8 +74,11 @@ def load_matrix(name: str, root: Path) -> Matrix:
         platforms |= own
         study = parse_study(plain, path.stem.lower())
         check_names(study, platforms)
-        named = load_model(study.model.name, study.model.config, root, path.parent, "model")["name"]
-        study = structs.replace(study, model=structs.replace(study.model, name=named))  # the report prints the name
+        asked = study.model
+        named = study_model(asked.name, asked.config, asked.pretrained, root, path.parent, "model")["name"]
+        config = asked.config or (asked.pretrained if asked.name is None else None)
+        # The report prints the name.
+        study = structs.replace(study, model=structs.replace(asked, name=named, config=config))
         cells = tuple(_cells(study, platforms, root, path.parent))
         check_models(cell.spec.model for cell in cells if cell.spec)
         _check_exclusions(study, cells)
@@ -161,10 +164,10 @@ def _float32_gradients(sections: dict[str, Any]) -> tuple[dict[str, Any], tuple[
 
 def _shared_sections(study: Study, root: Path, folder: Path) -> dict[str, Any]:
     """The sections of the spec that are alike in every cell, before overrides."""
+    asked = study.model
+    model = study_model(asked.name, asked.config, asked.pretrained, root, folder, "model")
     return {
-        "model": _section(
-            Model, study.model, **load_model(study.model.name, study.model.config, root, folder, "model")
-        ),
+        "model": _section(Model, asked, **model),
         "data": _section(Data, study.data),
         "protocol": _section(Protocol, study.protocol, remedies="on" if study.remedies else "off"),
     }
@@ -214,9 +217,9 @@ def _override(sections: dict[str, Any], override: Override, key: str, root: Path
     found = dict(sections)
     for section in SECTIONS:
         changes = getattr(override, section)
-        if section == "model" and changes.keys() & {"name", "config"}:
-            named = changes.get("name"), changes.get("config")
-            changes = changes | load_model(*named, root, folder, f"{key}.model")
+        if section == "model" and changes.keys() & {"name", "config", "pretrained"}:
+            asked = (changes.get(name) for name in ("name", "config", "pretrained"))
+            changes = changes | study_model(*asked, root, folder, f"{key}.model")
         if changes:
             try:
                 found[section] = structs.replace(found[section], **changes)

@@ -32,6 +32,33 @@ def load_model(name: str | None, config: str | None, root: Path, folder: Path, k
     return {"name": name or DEFAULT, "config": _read(path, f"{key}.name")}
 
 
+def study_model(
+    name: str | None, config: str | None, pretrained: str | None, root: Path, folder: Path, key: str
+) -> dict[str, Any]:
+    """The same with `pretrained`, which also gives the config where neither name nor config is given."""
+    weights = locate_weights(pretrained, folder, key)
+    found = load_model(name, config or (weights if name is None else None), root, folder, key)
+    return found | ({"pretrained": weights} if weights is not None else {})
+
+
+def locate_weights(pretrained: str | None, folder: Path, key: str) -> str | None:
+    """Pretrained weights as a run finds them: a Hub id, or an absolute folder. Raises SpecError for anything else.
+
+    An absolute path is not looked at: it may exist only on the machine that trains.
+    """
+    if pretrained is None or Path(pretrained).is_absolute():
+        return pretrained
+    for base in (folder, Path()):
+        if is_folder(base / pretrained):
+            return str((base / pretrained).resolve())
+    if is_hub_id(pretrained):
+        return pretrained
+    raise SpecError(
+        f"{key}.pretrained: found no folder {pretrained}; expected one with *.safetensors, relative to the study or to "
+        "the working directory, an absolute path, or a Hub id, ORG/NAME"
+    )
+
+
 def find_model(word: str, root: Path, key: str) -> dict[str, Any]:
     """The same for one word on the command line: a name in `config/models/`, a config.json, its folder, or a Hub id."""
     is_config = is_file(Path(word)) or is_folder(Path(word)) or is_hub_id(word)
