@@ -12,7 +12,7 @@ from dtbench.study.cell import Cell, Group
 from dtbench.study.definition import SECTIONS, ConfigChoice, Override, Study, parse_study
 from dtbench.study.families import check_models, choose_attention
 from dtbench.study.files import find_named, is_file, is_folder, read_mapping
-from dtbench.study.models import study_model
+from dtbench.study.models import locate_weights, study_model
 from dtbench.study.names import check_names, trials_of
 from dtbench.study.order import ordered
 from dtbench.study.platforms import PRICES, PlatformEntry, load_platforms, own_platforms
@@ -217,9 +217,11 @@ def _override(sections: dict[str, Any], override: Override, key: str, root: Path
     found = dict(sections)
     for section in SECTIONS:
         changes = getattr(override, section)
-        if section == "model" and changes.keys() & {"name", "config", "pretrained"}:
-            asked = (changes.get(name) for name in ("name", "config", "pretrained"))
-            changes = changes | study_model(*asked, root, folder, f"{key}.model")
+        if section == "model" and changes.keys() & {"name", "config"}:
+            name, config, weights = (changes.get(word) for word in ("name", "config", "pretrained"))
+            changes = changes | study_model(name, config, weights, root, folder, f"{key}.model")
+        elif section == "model" and "pretrained" in changes:
+            changes = changes | {"pretrained": locate_weights(changes["pretrained"], folder, f"{key}.model")}
         if changes:
             try:
                 found[section] = structs.replace(found[section], **changes)
