@@ -145,7 +145,7 @@ def test_down_waits_for_unfinished_jobs(gke):
     )
     status, said = gke("down")
     assert status == 64
-    assert "found 1 unfinished Jobs (run ...)" in said[-1]
+    assert f"found 1 unfinished Jobs (run in namespace {gke.name} ...)" in said[-1]
     batch.delete_namespaced_job("run", gke.name, propagation_policy="Foreground")
     until(lambda: not Cluster().jobs(gke.name), 30, "the Job to be gone")
 

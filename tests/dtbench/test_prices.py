@@ -43,6 +43,13 @@ def test_a_price_knows_its_age(tmp_path: Path) -> None:
     assert price and (price.usd_per_hour, price.age_days(datetime.date(2026, 3, 2))) == (3.5, 30)
 
 
+def test_several_machines_cost_several_prices(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    path.write_text(path.read_text().replace("world_size: 4", "world_size: 8, nodes: 2"))
+    price = load_platforms(path)["mine"].price
+    assert price and (price.usd_per_hour, price.terms) == (7.0, "spot, here; 2 machines")
+
+
 @pytest.mark.parametrize(
     ("prices", "offer", "message"),
     [

@@ -58,6 +58,13 @@ def test_an_ending_pod_ends_with_its_record() -> None:
     assert found.ended_s - found.started_s == 480
 
 
+def test_a_lost_pod_ends_with_its_node() -> None:
+    lost = pod("10:00:00", "10:10:00", "10:12:00", None)
+    lost["status"]["conditions"].append({"type": "DisruptionTarget", "lastTransitionTime": "2026-12-03T10:15:00Z"})
+    first, _ = held({"pods": [lost, LAST]})
+    assert first.ended_s - first.started_s == 180
+
+
 def test_idle_nodes_are_counted_once_each() -> None:
     def at(node: str, start: float, end: float) -> Held:
         return Held(node=node, requested_s=0, scheduled_s=start, started_s=start, ended_s=end)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dtbench.results.store import missing, scan, wanted
 from dtbench.study.matrix import Matrix
-from dtbench.study.platforms import PRICES, Price, load_prices
+from dtbench.study.platforms import PRICES, Price, load_prices, offered
 from dtbench.workflow import selected
 from harness.contract.errors import SpecError
 from harness.contract.record import read_record
@@ -99,7 +99,7 @@ def bill_of(matrix: Matrix, results: Path, rerun: frozenset[str] = frozenset()) 
     bills = []
     for name, specs in by_platform.items():
         entry = matrix.platforms[name]
-        offers = tuple(prices[offer] for offer in entry.offers) or ((entry.price,) if entry.price else ())
+        offers = offered(entry, prices)
         seconds, unknown = _predicted(specs, results.parent)
         bills.append(
             PlatformBill(platform=name, runs=len(specs), seconds=seconds, unknown=unknown, offers=offers)

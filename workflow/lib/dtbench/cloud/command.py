@@ -137,10 +137,10 @@ def _end(job: dict[str, object]) -> str:
 def _down(options: argparse.Namespace, root: Path, settings: dict[str, str]) -> int:
     namespace, cluster = settings["namespace"], Cluster(settings["context"])
     made = cluster.made(namespace)
-    if left := [job["metadata"]["name"] for job in cluster.jobs(namespace) if _end(job) == "unfinished"]:
+    if left := [job["metadata"] for job in cluster.jobs() if _end(job) == "unfinished"]:
         raise HarnessError(
-            f"namespace {namespace}: found {len(left)} unfinished Jobs ({left[0]} ...), which would wait for machines "
-            f"forever; delete them first: kubectl delete jobs --namespace {namespace} "
+            f"found {len(left)} unfinished Jobs ({left[0]['name']} in namespace {left[0]['namespace']} ...), which "
+            "would wait for machines forever; delete them first: kubectl delete jobs --namespace NAMESPACE "
             "-l app.kubernetes.io/managed-by=snakemake-executor-plugin-gke"
         )
     for found in made:

@@ -101,8 +101,8 @@ class Cluster:
             if error.status != NOT_FOUND:
                 raise _said(title(found), error) from None
 
-    def jobs(self, namespace: str) -> list[Json]:
-        """Jobs of studies in a namespace."""
+    def jobs(self, namespace: str | None = None) -> list[Json]:
+        """Jobs of studies in a namespace, or in all of them: ComputeClasses belong to the whole cluster."""
         resource = self._kind("batch/v1", "Job")
         return list(self._list(resource, namespace, "app.kubernetes.io/managed-by=snakemake-executor-plugin-gke"))
 

@@ -92,6 +92,8 @@ def held(facts: Json, delivered: str | None = None) -> list[Held]:
         running = [c.get("state", {}).get("running") or {} for c in status.get("containerStatuses") or ()]
         states = [c.get("state", {}).get("terminated") or {} for c in status.get("containerStatuses") or ()]
         ended = [s["finishedAt"] for s in states if s.get("finishedAt")]
+        if not ended and (taken := conditions.get("DisruptionTarget") or pod["metadata"].get("deletionTimestamp")):
+            ended = [taken]  # its node went away before the kubelet could say how it ended
         if not ended and delivered and index == len(pods) - 1:
             ended = [delivered]
         # A later pod of the Job was asked for when it was made.

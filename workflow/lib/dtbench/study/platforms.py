@@ -181,7 +181,22 @@ def _priced(entry: PlatformEntry, prices: dict[str, Price]) -> PlatformEntry:
     for offer in entry.offers:
         if offer not in prices:
             raise SpecError(f"{entry.name}.offers: found {show(offer)}; {nearest(offer, list(prices))}")
-    return msgspec.structs.replace(entry, price=prices[entry.offers[0]])
+    return msgspec.structs.replace(entry, price=offered(entry, prices)[0])
+
+
+def offered(entry: PlatformEntry, prices: dict[str, Price]) -> tuple[Price, ...]:
+    """The price of the whole platform by each of its offers, or the one it states itself; empty when unknown."""
+    if not entry.offers:
+        return (entry.price,) if entry.price else ()
+    whole = [prices[offer] for offer in entry.offers]
+    if entry.nodes > 1:  # a row is of one machine
+        whole = [
+            msgspec.structs.replace(
+                price, usd_per_hour=price.usd_per_hour * entry.nodes, terms=f"{price.terms}; {entry.nodes} machines"
+            )
+            for price in whole
+        ]
+    return tuple(whole)
 
 
 def own_platforms(
