@@ -106,13 +106,19 @@ def _activations(spec: RunSpec, shape: Shape) -> tuple[int, int]:
     size = DTYPE_BYTES[spec.numerics.compute]
     settings = parse_settings(spec.engine.name, spec.engine.settings)
     compiled = bool(getattr(settings, "compile", False))
-    norm = shape.hidden * (2 * size if compiled else 4 + 2 * size)
-    attention = (2 * shape.query_width + 2 * shape.key_width) * size + 4 * shape.heads + (4 + size) * shape.inner_norms
+    normed = 4 if shape.float_norms else size
+    norm = shape.hidden * (2 * size if compiled else 4 + normed + size)
+    attention = (
+        (2 * shape.query_width + 2 * shape.key_width) * size + 4 * shape.heads + (4 + normed) * shape.inner_norms
+    )
     whole = compiled and not ENGINES[spec.engine.name].hooks_in_blocks(settings)
     mlp = (3 if whole else 4) * shape.active_intermediate * size + 2 * shape.active_experts * shape.hidden * size
     block = tokens * (shape.norms * norm + attention + mlp)
     if spec.model.attention == "eager":
         block += spec.data.micro_batch * shape.heads * spec.data.sequence_length**2 * (4 + size)
+    if shape.saved:
+        linear, square = shape.saved
+        block = int(tokens * (linear + square * spec.data.sequence_length) * size / DTYPE_BYTES["bfloat16"])
     last = tokens * shape.hidden * (4 + 2 * size)
     if spec.model.activation_checkpointing:
         return shape.layers * tokens * shape.hidden * size + last, block

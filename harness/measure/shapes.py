@@ -28,6 +28,8 @@ class Shape:
     """Norms and biases of one block, those of experts apart."""
     norms: int = 2
     """Norms of the residual's width in one block."""
+    float_norms: bool = False
+    """Whether a norm keeps the normed input as float32 too."""
     inner_norms: int = 0
     """Elements of one token that pass a norm of queries or keys in one block."""
     expert_layers: int = 0
@@ -41,6 +43,8 @@ class Shape:
     """Width of what every token passes beside its experts."""
     expert_vectors: int = 0
     """Biases of one block's experts and router."""
+    saved: tuple[float, float] | None = None
+    """Bytes that the average block keeps in bfloat16, per token and per pair of tokens, where they were traced."""
     counted: tuple[int, int] | None = None
     """Parameters of the model and of its average block where they were counted instead of computed."""
 
@@ -135,10 +139,14 @@ def _inner(base: Sizes) -> Sizes:
     return {"inner_norms": base["query_width"] + base["key_width"]}
 
 
+def _olmo2(config: dict[str, Any], base: Sizes) -> Sizes:
+    return _wide_norms(config, base) | {"float_norms": True}
+
+
 def _gemma3(config: dict[str, Any], base: Sizes) -> Sizes:
     tied = bool(config.get("tie_word_embeddings", True))
     vectors = base["vectors"] + 2 * base["hidden"] + 2 * base["query_width"] // base["heads"]
-    return {"vectors": vectors, "norms": 4, "tied": tied} | _inner(base)
+    return {"vectors": vectors, "norms": 4, "tied": tied, "float_norms": True} | _inner(base)
 
 
 def _experts(config: dict[str, Any], base: Sizes, *, width: str, dense: int = 0) -> Sizes:
@@ -202,7 +210,7 @@ _FAMILIES: dict[str, Callable[[dict[str, Any], Sizes], Sizes]] = {
     "mistral": _llama,
     "qwen2": _qwen2,
     "qwen3": _head_norms,
-    "olmo2": _wide_norms,
+    "olmo2": _olmo2,
     "gemma3_text": _gemma3,
     "mixtral": _mixtral,
     "qwen3_moe": _qwen3_moe,

@@ -29,6 +29,7 @@ BAND = 0.03
 UNMEASURED = {
     "family": (0.15, "no stored GPU record of this family: its terms are counted, not measured"),
     "experts": (0.3, "the router's copies of tokens and uneven experts are estimated"),
+    "traced": (0.3, "the family's activations are what its blocks save on a CPU; a GPU's kernels may save others"),
     "counted": (0.5, "the family's activations are estimated from the widths in its config"),
     "checkpointing": (
         0.4,
@@ -62,7 +63,8 @@ class Question:
         known = {
             "family": self.model.config["model_type"] != "qwen2",
             "experts": self.shape.active_experts > 0,
-            "counted": self.source != "formula",
+            "traced": self.shape.saved is not None,
+            "counted": self.source != "formula" and self.shape.saved is None,
             "checkpointing": self.model.activation_checkpointing,
         }
         return {name: UNMEASURED[name][1] for name, applies in known.items() if applies}

@@ -3,7 +3,7 @@
 import argparse
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from dtbench.fit.answer import BAND, Answer, Question, answer
 from dtbench.fit.models import sizes
@@ -65,11 +65,12 @@ def fit(options: argparse.Namespace, root: Path) -> int:
         raise SpecError(f"--tokens: found {options.tokens}, expected more than 0")
     usable, source = _usable_bytes(options.gpu, options.memory)
     found = find_model(options.model, root, "MODEL")
-    shape, how = sizes(found["config"])
+    attention: Literal["sdpa", "eager"] = "eager" if found["config"]["model_type"] in NO_SDPA else "sdpa"
+    shape, how = sizes(found["config"], attention)
     question = Question(
         model=Model(
             **found,
-            attention="eager" if found["config"]["model_type"] in NO_SDPA else "sdpa",
+            attention=attention,
             activation_checkpointing=options.checkpointing,
         ),
         shape=shape,

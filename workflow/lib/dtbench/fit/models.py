@@ -7,7 +7,7 @@ from harness.contract.errors import SpecError
 from harness.measure.shapes import Shape, shape_of
 
 
-def sizes(config: dict[str, Any]) -> tuple[Shape, str]:
+def sizes(config: dict[str, Any], attention: str = "sdpa") -> tuple[Shape, str]:
     """Sizes of a model, and how they were found: `formula`, or `meta device` for a family without one.
 
     Raises SpecError when the family is unknown to transformers too, or its config is incomplete.
@@ -19,12 +19,15 @@ def sizes(config: dict[str, Any]) -> tuple[Shape, str]:
             f"MODEL: the config of model_type {config['model_type']!r} lacks or garbles {error}; "
             "give the complete config.json of the model"
         ) from None
-    return (found, "formula") if found else (_generic(build_on_meta(config, "MODEL")), "meta device")
+    return (found, "formula") if found else (_generic(build_on_meta(config, "MODEL", attention)), "meta device")
 
 
 def _generic(counted: dict[str, Any]) -> Shape:
-    """Sizes from the counts and whatever widths the completed config names; a width it lacks is a usual one."""
-    config = counted["config"]
+    """Sizes from the counts and whatever widths the completed config names; a width it lacks is a usual one.
+
+    What a block keeps for backward is traced on the model itself where that works.
+    """
+    config, traced = counted["config"], counted["traced"]
 
     def size(*keys: str, usual: int) -> int:
         given = (config.get(key) for key in keys)
@@ -46,5 +49,6 @@ def _generic(counted: dict[str, Any]) -> Shape:
         attention_matrices=0,
         vectors=0,
         active_experts=size("num_experts_per_tok", usual=0),
+        saved=(traced["bytes_per_token"], traced["bytes_per_pair"]) if traced else None,
         counted=(counted["parameters"], counted["block_parameters"]),
     )

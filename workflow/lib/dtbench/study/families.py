@@ -22,7 +22,7 @@ NO_SDPA = {
 """Model types whose causal LM says `_supports_sdpa = False` in transformers 5.24.0; tests/engines/test_imports.py reads
 all causal LMs again. Tried at toy size: gemma2, bloom, gpt_oss, mamba2 fail when built with `sdpa` and step with
 `eager`."""
-BUILD_TIMEOUT_S = 60.0
+BUILD_TIMEOUT_S = 180.0
 
 
 def choose_attention(model: Model) -> Model:
@@ -71,15 +71,16 @@ def counted_shape(config: dict[str, Any]) -> Shape | None:
         return None
 
 
-def build_on_meta(config: dict[str, Any], key: str) -> dict[str, Any]:
+def build_on_meta(config: dict[str, Any], key: str, trace: str | None = None) -> dict[str, Any]:
     """What `harness.engines.count` says of a config, asked in a process of its own because it imports torch.
 
-    Raises SpecError naming the key when the model cannot be built.
+    `trace`: the attention with which it also traces what blocks keep for backward, which takes longer. Raises
+    SpecError naming the key when the model cannot be built.
     """
     kind = config["model_type"]
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "harness.engines.count"],
+            [sys.executable, "-m", "harness.engines.count", *([trace] if trace else [])],
             input=json.dumps(config),
             capture_output=True,
             text=True,
