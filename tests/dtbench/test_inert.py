@@ -57,7 +57,8 @@ def test_hostile_text_is_inert_in_html(hostile: Path) -> None:
     text = (hostile / "report.html").read_text()
     page = Page()
     page.feed(text)
-    assert "script" not in page.tags
+    # The page's own, which alone its policy lets run.
+    assert page.tags.count("script") == 1
     assert "img" not in page.tags
     assert "\x1b" not in text
     assert "{{" not in text

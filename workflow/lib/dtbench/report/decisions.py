@@ -72,6 +72,8 @@ class Decision:
     """All picks of one platform, arm and workload."""
 
     where: str
+    platform: str
+    arm: str
     picks: tuple[Pick, ...]
     chart: Chart
     open: tuple[str, ...]
@@ -92,6 +94,8 @@ def _decision(matrix: Matrix, results: Results, choice: Choice) -> Decision:
     reasons = tuple(_open(choice))
     return Decision(
         where=choice.where,
+        platform=choice.platform,
+        arm=choice.arm,
         picks=tuple(_picks(matrix, choice, {cell.key[1]: cell for cell in cells}, capacity)),
         chart=_chart(choice, cells, capacity),
         open=reasons,

@@ -1,5 +1,7 @@
 """The report: one context of plain values, two templates, the figures. Written from records alone."""
 
+import base64
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +12,7 @@ from dtbench.cloud.spent import SPENT_HEADS, read_receipts, receipt_lines, spent
 from dtbench.report.advice import Choice, choices
 from dtbench.report.beside import Beside, beside
 from dtbench.report.charts.study import draw
-from dtbench.report.charts.svg import STYLE, as_file
+from dtbench.report.charts.svg import STYLE, anchor_of, as_file
 from dtbench.report.decisions import Decision, decisions
 from dtbench.report.details import (
     KernelTable,
@@ -25,8 +27,9 @@ from dtbench.report.details import (
     trial_rows,
 )
 from dtbench.report.findings import find_all
+from dtbench.report.folds import CellFold, run_folds
 from dtbench.report.frontier_rows import FrontierRow, frontier_rows, say_unusable_frontiers
-from dtbench.report.render import render
+from dtbench.report.render import TEMPLATES, render
 from dtbench.report.sections import PlatformSection, SummaryRow, platform_sections, summary_rows
 from dtbench.report.sentences import Finding
 from dtbench.report.tables import write_tables
@@ -49,6 +52,8 @@ ARMS = {
     "tuned": "matched numerics, each config at the best of its declared trials, the same number for each.",
 }
 
+SCRIPT = (TEMPLATES / "report.js").read_text(encoding="utf-8")
+"""What sorts and filters the page; it is the only script that the page's policy lets run."""
 SHOWN_FINDINGS = 10
 """Findings that are not folded."""
 
@@ -99,6 +104,18 @@ class Report:
     """What the cloud answered to requests for machines, a line each."""
     spent: list[list[str]]
     """Rows under `SPENT_HEADS`: what nodes of GKE were held for."""
+    runs: list[CellFold]
+    facets: dict[tuple[str, str, str], "Facets"]
+    """(platform, config, arm) -> by what its rows can be filtered, and where its runs are."""
+
+
+class Facets(NamedTuple):
+    """What the page's filter knows of a cell."""
+
+    engine: str
+    micro_batch: int | None
+    anchor: str
+    """Where the page has its runs; empty: there are none."""
 
 
 def build(matrix: Matrix, results_folder: Path, loaded: Loaded | None = None) -> Report:
@@ -137,20 +154,33 @@ def build(matrix: Matrix, results_folder: Path, loaded: Loaded | None = None) ->
         provenance=origin,
         receipts=receipt_lines(read_receipts(results_folder)),
         spent=spent_rows(spent(loaded, results_folder, load_prices(matrix.root / "config" / PRICES))),
+        runs=run_folds(list(cells.values()), results_folder),
+        facets={key: _facets(cell) for key, cell in cells.items()},
+    )
+
+
+def _facets(cell: CellResult) -> Facets:
+    spec = cell.cell.spec
+    ran = any(run.newest for run in cell.runs)
+    return Facets(
+        engine=spec.engine.name if spec else "",
+        micro_batch=spec.data.micro_batch if spec else None,
+        anchor=anchor_of(*cell.key) if ran else "",
     )
 
 
 def texts(report: Report) -> dict[str, str]:
     """File below the study's results -> its text: the figures, then the HTML and the Markdown that show them."""
     figures = draw(report.platforms, report.decisions, report.time, report.survival)
-    context = vars(report) | {
-        "figures": figures,
+    constants = {
         "arms": ARMS,
         "headings": HEADINGS,
-        "chart_style": STYLE,
         "shown": SHOWN_FINDINGS,
+        "chart_style": STYLE,
         "spent_heads": SPENT_HEADS,
     }
+    constants |= {"script_hash": base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()}
+    context = vars(report) | {"figures": figures} | constants
     found = {f"figures/{name}.svg": as_file(element) for name, element in figures.items()}
     return found | {name: render(f"{name}.j2", context) for name in ("report.html", "report.md")}
 

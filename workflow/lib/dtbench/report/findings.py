@@ -92,7 +92,7 @@ def own_cost(results: Results) -> Iterable[Finding]:
             sentence=f"{platform}, {arm}: on one rank, where nothing is communicated, a step takes this many times as "
             f"long as under {code(variant)}: {'; '.join(told)}.",
             weight=lean(*ratios.values()),
-            numbers={"platform": platform, "arm": arm} | {name: r.value for name, r in ratios.items()},
+            numbers={"platform": platform, "arm": arm, **{name: r.value for name, r in ratios.items()}},
         )
 
 
@@ -112,7 +112,7 @@ def reshard_price(results: Results) -> Iterable[Finding]:
             sentence=f"{platform}, {arm}: {code(freeing)} frees gathered parameters after forward, which "
             f"{code(keeping)} keeps. This saves {saved} a rank; {_price(ratio)}.",
             weight=lean(ratio),
-            numbers={"platform": platform, "arm": arm} | numbers,
+            numbers={"platform": platform, "arm": arm, **numbers},
         )
 
 

@@ -4,7 +4,7 @@ Sentences are plain text with config names in backticks; the templates make them
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -53,7 +53,7 @@ class Finding:
     """How much it would change a decision: the logarithm of the factor in speed that a reader loses without it."""
     detail: str = ""
     """Text that came from a log or a source: shown escaped, after the sentence."""
-    numbers: dict[str, Number] = field(default_factory=dict)
+    numbers: Mapping[str, Number] = field(default_factory=dict)
 
 
 def lean(*ratios: Ratio) -> float:

@@ -248,11 +248,16 @@ def _value(run: Run, column: str | _Own) -> Any:
     if column.startswith("measured.") and run.outcome != "ok":
         return None
     value: Any = run if column.startswith("spec.") else run.newest and run.newest.record
-    for name in column.split("."):
+    for name in _steps(column):
         value = getattr(value, name, None)
     if isinstance(value, dict):
         return json.dumps(value, sort_keys=True)
     return " ".join(value) or None if isinstance(value, tuple) else value
+
+
+@functools.cache
+def _steps(path: str) -> tuple[str, ...]:
+    return tuple(path.split("."))
 
 
 def _of_schema(schema: dict[str, Any], path: str) -> tuple[str, str]:

@@ -7,6 +7,7 @@ from dtbench.report.charts.svg import (
     Box,
     Canvas,
     Scale,
+    anchor_of,
     grid_x,
     grid_y,
     legend,
@@ -72,12 +73,14 @@ def _speed_over_memory(decision: Decision) -> str:
     edge = sorted((p for p in chart.points if p.pareto), key=lambda point: point.peak_gb)
     canvas.line([(across(p.peak_gb), up(p.tokens_per_s)) for p in edge], "s-pareto", ' stroke-width="1.5"')
     taken = _dead_labels(canvas, chart, across, area)
+    if chart.capacity_gb is not None:
+        taken.append(Box(across(chart.capacity_gb) - 1, area.top, across(chart.capacity_gb) + 1, area.bottom))
     places = [(point, across(point.peak_gb), up(point.tokens_per_s)) for point in chart.points]
     taken += [Box(x - 5, y - 5, x + 5, y + 5) for _, x, y in places]
     for point, x, y in sorted(places, key=lambda place: (place[2], place[0].config)):
         box = place_label(_label(point), x, y, taken, area)
         taken.append(box)
-        _point(canvas, point, x, y, box)
+        _point(canvas, point, x, y, box, anchor_of(decision.platform, point.config, decision.arm))
     return canvas.render()
 
 
@@ -85,12 +88,12 @@ def _label(point: Point) -> str:
     return point.config if point.paired else f"{point.config} (not paired)"
 
 
-def _point(canvas: Canvas, point: Point, x: float, y: float, box: Box) -> None:
+def _point(canvas: Canvas, point: Point, x: float, y: float, box: Box, link: str) -> None:
     middle = (box.top + box.bottom) / 2
     if abs(middle - y) > LINE / 2:
         canvas.line([(x, y), (box.left if box.left > x else box.right, middle)], "s-dim", ' stroke-width="0.5"')
     told = f"{_label(point)}: {point.tokens_per_s:.0f} tok/s, peak {point.peak_gb:.2f} GB"
-    canvas.dot(x, y, f"{'f-pareto' if point.pareto else 'f-paper'} s-pareto", told)
+    canvas.dot(x, y, f"{'f-pareto' if point.pareto else 'f-paper'} s-pareto", told, link=link)
     canvas.text(box.left, middle, _label(point))
 
 
@@ -145,10 +148,12 @@ def _panel(canvas: Canvas, platform: PlatformSection, column: str, label: str, a
         canvas.text(area.left - 6, area.top + step * (index + 0.5), name, anchor="end")
     for place, table in enumerate(platform.tables):
         for row in table.rows:
-            _bar(canvas, scale, table, row, column, area.top + step * names.index(row.config) + 3 + BAR * place)
+            link = anchor_of(platform.name, row.config, table.arm) if row.runs else ""
+            y = area.top + step * names.index(row.config) + 3 + BAR * place
+            _bar(canvas, scale, table, row, column, y, link)
 
 
-def _bar(canvas: Canvas, scale: Scale, table: ArmTable, row: CellRow, column: str, y: float) -> None:
+def _bar(canvas: Canvas, scale: Scale, table: ArmTable, row: CellRow, column: str, y: float, link: str) -> None:
     value, low, high = _number(row, column)
     middle = y + BAR / 2
     if value is None:
@@ -160,7 +165,7 @@ def _bar(canvas: Canvas, scale: Scale, table: ArmTable, row: CellRow, column: st
     unit = "tok/s" if column == "tokens_per_s" else "GB"
     told = f"{row.config}, {table.arm}: {text}{spread} {unit}, {row.finished} of {row.runs} runs, {row.outcome}"
     kind = "f-dead s-dead h" if failed else f"f-{table.arm}"
-    canvas.rect(scale.start, y + 0.5, scale(value) - scale.start, BAR - 1, kind, told)
+    canvas.rect(scale.start, y + 0.5, scale(value) - scale.start, BAR - 1, kind, told, link)
     if low != high:
         canvas.line([(scale(low), middle), (scale(high), middle)], "s-ink")
         for end in (scale(low), scale(high)):

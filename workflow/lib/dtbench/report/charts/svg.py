@@ -35,10 +35,18 @@ def _colours(found: dict[str, str]) -> str:
 
 
 STYLE = (
-    ".chart{font:11px system-ui,sans-serif}.chart .b{font-weight:600}.chart .l{fill:none}.chart .h{fill-opacity:.25}"
+    ".chart{font:11px system-ui,sans-serif}.chart .b{font-weight:600}.chart .l{fill:none}"
+    ".chart .h{fill-opacity:.25}.chart .w{stroke-width:1.5}.chart .e{text-anchor:end}.chart .m{text-anchor:middle}"
     f"{_colours(_LIGHT)}@media screen and (prefers-color-scheme:dark){{{_colours(_DARK)}}}"
 )
 """Class `f-NAME` fills with a colour, `s-NAME` draws with it. The page that embeds charts needs it once."""
+
+
+_ANCHORS = {"start": "", "middle": " m", "end": " e"}
+
+
+def _px(length: float) -> str:
+    return f"{round(length, 1):g}"
 
 
 @dataclass(slots=True)
@@ -51,26 +59,26 @@ class Canvas:
 
     def text(self, x: float, y: float, words: str, kind: str = "f-ink", anchor: str = "start") -> None:
         """Words whose middle line lies at y; anchor: start, middle or end."""
-        where = "" if anchor == "start" else f' text-anchor="{anchor}"'
-        self.elements.append(f'<text x="{x:.1f}" y="{y + 4:.1f}" class="{kind}"{where}>{for_html(words)}</text>')
+        kinds = f"{kind}{_ANCHORS[anchor]}"
+        self.elements.append(f'<text x="{_px(x)}" y="{_px(y + 4)}" class="{kinds}">{for_html(words)}</text>')
 
     def rect(self, x: float, y: float, width: float, height: float, kind: str, told: str = "", link: str = "") -> None:
         """A bar; `told` is shown when the pointer rests on it, `link` is an anchor of the page."""
-        size = f'width="{max(width, 0):.1f}" height="{height:.1f}"'
-        self._mark(f'<rect x="{x:.1f}" y="{y:.1f}" {size} class="{kind}"', "rect", told, link)
+        size = f'width="{_px(max(width, 0))}" height="{_px(height)}"'
+        self._mark(f'<rect x="{_px(x)}" y="{_px(y)}" {size} class="{kind}"', "rect", told, link)
 
     def dot(self, x: float, y: float, kind: str, told: str = "", radius: float = 4.0, link: str = "") -> None:
         """A point."""
-        self._mark(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}" class="{kind}"', "circle", told, link)
+        self._mark(f'<circle cx="{_px(x)}" cy="{_px(y)}" r="{radius:g}" class="{kind}"', "circle", told, link)
 
     def cross(self, x: float, y: float, kind: str, told: str = "", link: str = "") -> None:
         """A cross: something that died."""
-        path = f"M{x - 4:.1f} {y - 4:.1f}l8 8m0 -8l-8 8"
+        path = f"M{_px(x - 4)} {_px(y - 4)}l8 8m0 -8l-8 8"
         self._mark(f'<path d="{path}" stroke-width="2.5" class="l {kind}"', "path", told, link)
 
     def line(self, points: Iterable[tuple[float, float]], kind: str, more: str = "") -> None:
         """A polyline; `more` are further attributes."""
-        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+        path = " ".join(f"{_px(x)},{_px(y)}" for x, y in points)
         self.elements.append(f'<polyline points="{path}" class="l {kind}"{more}/>')
 
     def _mark(self, start: str, name: str, told: str, link: str) -> None:
@@ -81,13 +89,19 @@ class Canvas:
         """The element, to be put into a page that has STYLE."""
         size = f'width="{self.width:.0f}" height="{self.height:.0f}" viewBox="0 0 {self.width:.0f} {self.height:.0f}"'
         # One element a line, so that a changed number is a changed line of the committed file.
-        return "\n".join([f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" {size}>', *self.elements, "</svg>"])
+        return "\n".join([f'<svg class="chart" {size}>', *self.elements, "</svg>"])
 
 
 def as_file(element: str) -> str:
     """A chart as a file of its own: with its style and a ground of its own colour."""
-    head, _, rest = element.partition(">")
-    return f'{head}>\n<style>{STYLE}</style>\n<rect width="100%" height="100%" class="f-paper"/>{rest}\n'
+    head, _, rest = element.removeprefix("<svg").partition(">")
+    ground = '<rect width="100%" height="100%" class="f-paper"/>'
+    return f'<svg xmlns="http://www.w3.org/2000/svg"{head}>\n<style>{STYLE}</style>\n{ground}{rest}\n'
+
+
+def anchor_of(platform: str, config: str, arm: str) -> str:
+    """Where the page has the runs of a cell."""
+    return f"runs-{platform}.{config}.{arm}"
 
 
 class Scale(NamedTuple):
