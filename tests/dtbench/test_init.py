@@ -40,8 +40,9 @@ def test_configs_that_fit_are_measured(tmp_path: Path) -> None:
     assert {"zero-3", "fsdp2-reshard"} <= set(configs(matrix))
     assert not {"ddp", "zero-3-offload"} & set(configs(matrix))
     assert matrix.study.reference in configs(matrix)
-    assert matrix.study.data.micro_batch > 1
     text = (tmp_path / "study.yaml").read_text()
+    largest = [int(size) for size in re.findall(r"largest micro-batch (\d+)", text)]
+    assert matrix.study.data.micro_batch == min([8, *largest])
     assert "# - ddp                   # does not fit:" in text
     assert "# - zero-3-offload        # fits too" in text
 
@@ -135,4 +136,13 @@ def test_a_stranger_starts_it_from_an_empty_folder(tmp_path: Path) -> None:
     shutil.copytree(tmp_path / "my-model", empty / "my-model")
     (empty / "my-study.yaml").write_text("\n".join(lines))
     assert "6 cells, 18 runs" in dtbench("check", "my-study.yaml")
-    assert runs_to_do(dtbench("start", "my-study.yaml", "--results", "results", "-n")) == 18
+    # The study in a folder of its own, its model where the command is called.
+    (empty / "studies").mkdir()
+    shutil.copy(empty / "my-study.yaml", empty / "studies/my-study.yaml")
+    assert runs_to_do(dtbench("start", "studies/my-study.yaml", "--results", "results", "-n")) == 18
+
+
+def test_here_stays_on_this_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "s.yaml").write_text("platforms: [here]\nconfigs: [ddp]\nmodel: {name: tiny}\n")
+    assert main(["start", str(tmp_path / "s.yaml"), "--profile", "slurm", "--results", str(tmp_path)]) == 64
+    assert "found `here` with --profile slurm" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Collection
 from typing import Any
 
 from harness.contract.errors import SpecError
@@ -43,6 +44,15 @@ def this_machine() -> dict[str, Any]:
         "interconnect": "none" if len(gpus) == 1 else "nvlink" if linked else "pcie",
         "note": f"The machine that ran the study: {len(gpus)} x {names[0]}{size}, {cores} cores{_memory()}.",
     }
+
+
+def refuse_here(platforms: Collection[str], profile: str) -> None:
+    """Refuse `here` for a profile that starts runs on other machines, which would read another `here`."""
+    if HERE in platforms:
+        raise SpecError(
+            f"platforms: found `{HERE}` with --profile {profile}, whose runs start on other machines; name their "
+            "platform (`dtbench init MODEL --gpu CARD --gpus N` writes one)"
+        )
 
 
 def _accelerator(device: str) -> str:

@@ -1,5 +1,6 @@
 """The model of a study: by its name in `config/models/`, or a Hugging Face config of the user's own from anywhere."""
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,7 @@ def locate_weights(pretrained: str | None, folder: Path, key: str) -> str | None
     """
     if pretrained is None or Path(pretrained).is_absolute():
         return pretrained
-    for base in (folder, Path()):
+    for base in _bases(folder):
         if is_folder(base / pretrained):
             return str((base / pretrained).resolve())
     if is_hub_id(pretrained):
@@ -59,6 +60,11 @@ def locate_weights(pretrained: str | None, folder: Path, key: str) -> str | None
     )
 
 
+def _bases(folder: Path) -> list[Path]:
+    """Where relative paths start: the study's folder, the working directory, and where `dtbench` was called."""
+    return list(dict.fromkeys((folder, Path(), Path(os.environ.get("DTBENCH_CALLER", "")))))
+
+
 def find_model(word: str, root: Path, key: str) -> dict[str, Any]:
     """The same for one word on the command line: a name in `config/models/`, a config.json, its folder, or a Hub id."""
     is_config = is_file(Path(word)) or is_folder(Path(word)) or is_hub_id(word)
@@ -66,7 +72,7 @@ def find_model(word: str, root: Path, key: str) -> dict[str, Any]:
 
 
 def _find(given: str, folder: Path, key: str) -> Path:
-    tried = [base / Path(given).expanduser() for base in dict.fromkeys((folder, Path()))]
+    tried = [base / Path(given).expanduser() for base in _bases(folder)]
     paths = [path / "config.json" if is_folder(path) else path for path in tried]
     for path in paths:
         if is_file(path):
