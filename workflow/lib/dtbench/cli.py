@@ -9,6 +9,7 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,10 @@ STUDIES = {
 }
 TARGETS = {"start": [], "report": ["report"], "plan": ["plan"]}
 """Command -> Snakemake's targets for it; none: the default target."""
-INIT = "write a study of the configs worth measuring for a model, on this machine or given cards"
-FIT = "predict which configs of a model fit on which GPUs"
+BEFORE = {
+    "fit": "predict which configs of a model fit on which GPUs",
+    "init": "write a study of the configs worth measuring for a model, on this machine or given cards",
+}
 CLOUD = {
     "gke": "set up, show or remove what studies need on GKE: namespace, rights, bucket, machines to buy",
     "prices": "read today's prices from Google's billing catalogue into config/prices.yaml",
@@ -40,8 +43,7 @@ HELP = "\n".join(
         "\nstudies (through Snakemake, which works without this command too: snakemake --profile local):",
         *(f"  {name:<10}{text}" for name, text in STUDIES.items()),
         "\nbefore you rent GPUs:",
-        f"  {'fit':<10}{FIT}",
-        f"  {'init':<10}{INIT}",
+        *(f"  {name:<10}{text}" for name, text in BEFORE.items()),
         "\nbefore the first run on GKE:",
         *(f"  {name:<10}{text}" for name, text in CLOUD.items()),
         "\nstored records:",
@@ -96,16 +98,10 @@ def _parser(command_given: str) -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="dtbench", usage="dtbench COMMAND ...")
     top.add_argument("--version", action=_Version, nargs=0)
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    fit = commands.add_parser("fit", help=FIT, description=f"{FIT[0].upper()}{FIT[1:]}.")
-    new = commands.add_parser("init", help=INIT, description=f"{INIT[0].upper()}{INIT[1:]}.")
-    if command_given == "init":
-        from dtbench.init import add_arguments
-
-        add_arguments(new)
-    if command_given == "fit":
-        from dtbench.fit.command import add_arguments
-
-        add_arguments(fit)
+    for name, text in BEFORE.items():
+        command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        if command_given == name:
+            import_module("dtbench.init" if name == "init" else "dtbench.fit.command").add_arguments(command)
     for name, text in CLOUD.items():
         command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         if command_given == name:
