@@ -107,11 +107,13 @@ def add_node(cluster: Cluster, kube: Kube, bucket: FaultyBucket, tmp_path: Path)
     """Joins nodes to the cluster; they leave it when the test ends."""
     kubelets: list[Kubelet] = []
 
-    def add(name: str = "l4", environment: dict[str, str] | None = None, **keys: object) -> Kubelet:
+    def add(
+        name: str = "l4", environment: dict[str, str] | None = None, hosts: Path | None = None, **keys: object
+    ) -> Kubelet:
         node = Node(f"{name}-{kube.namespace}", **keys)  # type: ignore[arg-type]
         kubelet = Kubelet(node, cluster.binary, cluster.kubeconfig, cluster.certificate(), tmp_path / node.name)
         kubelets.append(kubelet)
-        kubelet.start({"STORAGE_EMULATOR_HOST": bucket.endpoint, "OMP_NUM_THREADS": "1"} | (environment or {}))
+        kubelet.start({"STORAGE_EMULATOR_HOST": bucket.endpoint, "OMP_NUM_THREADS": "1"} | (environment or {}), hosts)
         until(lambda: kube.node_is_ready(node.name), 60, f"node {node.name}; see {kubelet.folder}/kubelet.log")
         return kubelet
 

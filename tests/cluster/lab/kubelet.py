@@ -76,15 +76,21 @@ class Kubelet:
         self._binary, self._kubeconfig, self._certificate = binary, kubeconfig, certificate
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self, environment: dict[str, str]) -> None:
-        """Join the cluster; `environment` is what an image and a network would give every container."""
+    def start(self, environment: dict[str, str], hosts: Path | None = None) -> None:
+        """Join the cluster; `environment` is what an image and a network would give every container.
+
+        With `hosts` its pods see that file as /etc/hosts, in place of the cluster's DNS; only root may do that.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "node.json").write_text(json.dumps(self.node.manifest()))
         certificate, key = self._certificate
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        private = (
+            ["unshare", "--mount", "sh", "-c", 'mount --bind "$0" /etc/hosts && exec "$@"', hosts] if hosts else []
+        )
         self._process = start(
             [
-                self._binary, "kubelet", "--kubeconfig", self._kubeconfig, "--node", self.folder / "node.json",
+                *private, self._binary, "kubelet", "--kubeconfig", self._kubeconfig, "--node", self.folder / "node.json",
                 "--work", self.folder, "--listen", f"127.0.0.1:{free_port()}", "--cert", certificate, "--key", key,
             ],
             self.folder / "kubelet.log",
