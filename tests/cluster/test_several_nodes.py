@@ -4,9 +4,14 @@ The pods run on this machine and share its loopback network. They find pod 0 by 
 knows in place of the cluster's DNS.
 """
 
+import contextlib
+import json
 import os
 import re
+import shutil
+import signal
 import time
+from pathlib import Path
 
 import pytest
 import yaml
@@ -61,6 +66,16 @@ def test_an_indexed_job_gets_one_pod_a_node(kube):
         assert "JOB_COMPLETION_INDEX" in {variable["name"] for variable in pod["spec"]["containers"][0]["env"]}
 
 
+def phases(kube):
+    return {p["metadata"]["name"].rpartition("-")[0][-1]: p["status"]["phase"] for p in kube.pods()}
+
+
+def announced(bucket, number):
+    return until(
+        lambda: any(n.endswith(f"/pod-{number}.json") for n in bucket.objects()), 120, f"generation {number} of pods"
+    )
+
+
 def test_two_pods_measure_one_run(clone, kube, bucket, add_two):
     add_two("a", "b")
     prepare(clone, study(["ddp"]))
@@ -69,8 +84,90 @@ def test_two_pods_measure_one_run(clone, kube, bucket, add_two):
     assert client.wait(200) == 0, clone.said()
     ((_, record),) = clone.records("lab").items()
     assert record.outcome == "ok", record.diagnosis
-    print(record.environment)
+    assert {f"try-1/result-{rank}.json" for rank in (0, 1)} <= {f.path for f in record.files}
     check_files(clone, "lab")
     assert {p["spec"]["nodeName"] for p in kube.pods()} == {f"{n}-{kube.namespace}" for n in "ab"}
-    print([(p["metadata"]["name"], p["status"]["phase"]) for p in kube.pods()], kube.jobs()[0]["status"])
-    print([f.path for f in record.files])
+    until(lambda: phases(kube) == {"0": "Succeeded", "1": "Succeeded"}, 30, "both pods to succeed")
+    assert "Complete" in {c["type"] for c in kube.jobs()[0]["status"]["conditions"]}
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_lost_node_ends_all_and_they_meet_again(lost, clone, kube, bucket, add_two):
+    nodes = {kubelet.node.name: kubelet for kubelet in add_two("a", "b")}
+    prepare(clone, light_study(seconds=45))
+    client = clone.start(*ONLY_RUNS)
+    add_two.resolve()
+    announced(bucket, 1)
+    until(lambda: phases(kube) == {"0": "Running", "1": "Running"}, 60, "both pods to run")
+    clone.wait_until_said("gke: running: ")
+    first = {p["metadata"]["name"].rpartition("-")[0][-1]: p for p in kube.pods()}
+    gone = first[str(lost)]["spec"]["nodeName"]
+    nodes[gone].power_off()
+    died_s = time.monotonic()
+    other = first[str(1 - lost)]["metadata"]["name"]
+    until(
+        lambda: any(p["metadata"]["name"] == other and p["status"]["phase"] == "Failed" for p in kube.pods()),
+        FATE_S, "the other pod to share its fate",
+    )  # fmt: skip
+    assert time.monotonic() - died_s < FATE_S
+    kube.core.delete_node(gone)
+    add_two("c")
+    assert client.wait(240) == 0, clone.said()
+    ((_, record),) = clone.records("lab").items()
+    assert (record.outcome, record.pod) == ("deadline", 2)
+    (job,) = kube.jobs()
+    assert not job["status"].get("failed"), "a lost node must not be counted"
+    if lost == 1:
+        (taken,) = (json.loads(bucket.get(name)) for name in bucket.records() if "/pods/1/" in name)
+        assert first["1"]["metadata"]["name"] in taken["diagnosis"]["sentence"], "the lost node is named"
+
+
+def test_a_node_that_never_comes_is_named(clone, kube, add_two):
+    add_two("a")
+    protocol = light_study()["protocol"] | {"startup_stall_s": 15.0, "deadline_s": 300.0}
+    prepare(clone, light_study(protocol=protocol))
+    client = clone.start(*ONLY_RUNS)
+    add_two.resolve()
+    clone.wait_until_said(r"gke: waiting: .*node 1 of 2: FailedScheduling: ")
+    assert client.wait(120) == 0, clone.said()
+    ((_, record),) = clone.records("lab").items()
+    assert record.outcome == "rendezvous"
+    assert "node 1" in record.diagnosis.sentence
+    (path,) = clone.folder.rglob("k8s.json")
+    assert "never came: no node was found for it" in json.loads(path.read_text())["nodes"][1]
+    # Nobody needs the other node any more: the Job does not wait for one.
+    until(lambda: kube.jobs()[0]["status"].get("completionTime"), 60, "the Job to complete")
+
+
+def test_another_nodes_own_failure_is_the_outcome(clone, kube, add_two):
+    add_two("a", "b")
+    prepare(clone, light_study(seconds=120))
+    client = clone.start(*ONLY_RUNS, SNAKEMAKE_GKE_BACKOFF_LIMIT="0")
+    add_two.resolve()
+    until(lambda: phases(kube) == {"0": "Running", "1": "Running"}, 60, "both pods to run")
+    clone.wait_until_said("gke: running: ")
+    (pod,) = (p for p in kube.pods() if "-a1-1-" in p["metadata"]["name"])
+    # What the kernel does to a whole container that is over its memory limit.
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if f"TEST_KUBELET_POD={pod['metadata']['uid']}".encode() in (entry / "environ").read_bytes().split(b"\0"):
+                os.kill(int(entry.name), signal.SIGKILL)
+    assert client.wait(120) == 0, clone.said()
+    ((_, record),) = clone.records("lab").items()
+    assert record.outcome not in ("preemption", "ok"), record.diagnosis
+    assert record.diagnosis.sentence.startswith("Node 1: ")
+    assert any("exit status 137" in e.text for e in record.diagnosis.evidence)
+
+
+@pytest.mark.parametrize("network", ["rdma", "tcpx", "tcpxo"])
+def test_a_known_network_is_a_valid_job(network, kube, tmp_path):
+    shutil.copy(ROOT / "profiles/gke/networks" / f"{network}.yaml", tmp_path / f"{network}-x8-n2.yaml")
+    spec = make_spec(name=f"{network}-x8-n2", world_size=8, nodes=2)
+    kube.create(render_manifest(spec, make_settings(namespace=kube.namespace, pod_patches=str(tmp_path))), dry_run=True)
+
+
+def test_a_server_without_gangs_refuses_one(clone, kube):
+    prepare(clone, light_study())
+    assert clone.run(*ONLY_RUNS, SNAKEMAKE_GKE_GANG="true") == 1
+    assert re.search("no result: .*scheduling", clone.said()), clone.said()
+    assert kube.jobs() == []

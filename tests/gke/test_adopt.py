@@ -47,8 +47,8 @@ def _carry(job, text):
 
 def test_what_a_job_was_made_with_is_compared():
     other = IMAGE.replace("0" * 12, "f" * 12)
-    assert differences(made(), make_settings()) == {}
-    found = differences(made(queue="low"), make_settings(image=other))
+    assert differences(made(), make_settings(), "l4-x4") == {}
+    found = differences(made(queue="low"), make_settings(image=other), "l4-x4")
     assert found == {"image": (IMAGE, other), "queue": ("low", "")}
     assert told(found) == f"image ...{IMAGE[-12:]} instead of ...{other[-12:]}, queue low instead of none"
 
@@ -56,11 +56,11 @@ def test_what_a_job_was_made_with_is_compared():
 def test_a_job_of_an_older_version_differs():
     job = made()
     del job["metadata"]["annotations"]["dtbench/made-with"]
-    assert "another version" in told(differences(job, make_settings()))
+    assert "another version" in told(differences(job, make_settings(), "l4-x4"))
 
 
 def test_settings_that_shape_no_job_make_no_difference():
-    assert differences(made(), make_settings(poll_interval=5, on_exit="cancel", replace_waiting=True)) == {}
+    assert differences(made(), make_settings(poll_interval=5, on_exit="cancel", replace_waiting=True), "l4-x4") == {}
 
 
 def pod(node, phase="Pending"):

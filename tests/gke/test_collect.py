@@ -94,7 +94,7 @@ def test_files_come_from_the_records_pod(tmp_path):
 
 
 def test_an_unready_attempt_has_no_record(tmp_path):
-    assert collect(shelf_of(FILES), "at", "record.json", tmp_path, SPEC, ready=lambda record: False) is None
+    assert collect(shelf_of(FILES), "at", "record.json", tmp_path, SPEC, settle=lambda record: None) is None
     assert (tmp_path / "spec.json").exists()
     assert not (tmp_path / "record.json").exists()
 

@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from snakemake_executor_plugin_gke.status import Phase, Reason, clock, phase, waiting_reason
+from snakemake_executor_plugin_gke.status import Phase, Reason, clock, culprit, phase, roll_call, waiting_reason
 from snakemake_executor_plugin_gke.submission import Action, Submission, decide, last_pod_record, later_attempts
 from snakemake_executor_plugin_gke.telling import Teller, explain, inert
 
@@ -21,12 +21,11 @@ def job(*conditions, **status):
     }
 
 
-def pod(node=None, waiting=None, conditions=()):
-    state = [{"state": {"waiting": waiting}}] if waiting else []
+def pod(node=None, waiting=None, conditions=(), index=0, ended=None, name="pod"):
+    state = [{"state": {"waiting": waiting}}] if waiting else [{"state": {"terminated": ended}}] if ended else []
+    labels = {"batch.kubernetes.io/job-name": "job", "batch.kubernetes.io/job-completion-index": str(index)}
     return {
-        "metadata": {
-            "name": "pod", "uid": "u1", "creationTimestamp": NOW, "labels": {"batch.kubernetes.io/job-name": "job"},
-        },
+        "metadata": {"name": name, "uid": "u1", "creationTimestamp": NOW, "labels": labels},
         "spec": {"nodeName": node} if node else {},
         "status": {"containerStatuses": state, "conditions": list(conditions)},
     }  # fmt: skip
@@ -69,6 +68,42 @@ def test_what_an_attempt_without_a_record_needs():
         assert decide(seen, given, recorded=False) is Action.AUTOPSY
 
 
+RUNS = {"type": "Ready", "status": "True"}
+
+
+def of_two(**status):
+    return job(**status) | {"spec": {"parallelism": 2}}
+
+
+def test_a_run_needs_a_pod_on_every_node():
+    assert phase(of_two(ready=1)) is Phase.WAITING
+    assert phase(of_two(ready=2)) is Phase.RUNNING
+    assert phase(of_two(ready=1, succeeded=1)) is Phase.RUNNING, "node 0 has delivered, the other ends"
+
+
+def test_a_wait_names_the_nodes_that_wait():
+    said = [event("FailedScheduling", "0/1 nodes are available")]
+    text = waiting_reason([pod("a", conditions=[RUNS]), pod(index=1)], said, of_two(ready=1)).text
+    assert text == "node 1 of 2: FailedScheduling: 0/1 nodes are available"
+    text = waiting_reason([pod(), pod(index=1)], said, of_two()).text
+    assert text == "FailedScheduling: 0/1 nodes are available", "the whole run waits"
+    broken = pod("b", {"reason": "ImagePullBackOff", "message": "no"}, index=1)
+    reason = waiting_reason([pod("a", conditions=[RUNS]), broken], [], of_two(ready=1))
+    assert (reason.text, reason.stuck) == ("node 1 of 2: ImagePullBackOff: no", True)
+    assert "node 1 of 2: no pod yet" in waiting_reason([pod("a", conditions=[RUNS])], [], of_two(ready=1)).text
+
+
+def test_the_pod_that_failed_first_is_the_culprit():
+    taken = pod("a", ended={"exitCode": 143, "finishedAt": "10:00", "reason": "Error"})
+    oom = pod("b", index=1, ended={"exitCode": 137, "finishedAt": "10:01", "reason": "OOMKilled"}, name="x")
+    assert culprit([taken, oom]) is oom
+    assert culprit([taken, pod(index=1)]) is taken, "nobody failed: node 0 knows most"
+    assert roll_call([taken, oom], 4)[1:] == [
+        "node 1: x: on b: OOMKilled, exit status 137", "node 2: no pod", "node 3: no pod",
+    ]  # fmt: skip
+    assert roll_call([pod(index=0)], 1) == ["node 0: pod: never came: no node was found for it"]
+
+
 def test_the_most_telling_reason_comes_first():
     events = [
         event("FailedScaleUp", "out of resources", 7, last="2026-11-30T10:09:00Z"),
@@ -77,7 +112,7 @@ def test_the_most_telling_reason_comes_first():
         event("FailedScheduling", "of another pod", uid="u2", last="2026-11-30T11:00:00Z"),
         event("Pulled", "not about waiting", last="2026-11-30T12:00:00Z"),
     ]
-    reason = waiting_reason(pod(), events, job())
+    reason = waiting_reason([pod()], events, job())
     text = "FailedScaleUp: out of resources; FailedScheduling: 0/3 nodes are available"
     assert reason == Reason(f"{text} [no stock in the zone: wait, or add pools in other zones]", 7, NOW)
 
@@ -94,7 +129,7 @@ def test_the_most_telling_reason_comes_first():
 )
 def test_each_refusal_has_its_own_advice(words, expected):
     said = event("FailedCreate", f'pods "a-1" is forbidden: {words}', involvedObject={"name": "job"})
-    text = waiting_reason(None, [said], job()).text
+    text = waiting_reason([], [said], job()).text
     assert f"pod is forbidden: {words}" in text
     assert (expected in text) if expected else text.endswith(words)
 
@@ -102,22 +137,22 @@ def test_each_refusal_has_its_own_advice(words, expected):
 def test_a_newer_api_event_counts_its_series():
     newer = event("FailedScheduling", "none", last=None, eventTime=NOW, firstTimestamp=None)
     newer |= {"count": None, "series": {"count": 9, "lastObservedTime": "2026-11-30T10:30:00.000000Z"}}
-    assert waiting_reason(pod(), [newer], job()) == Reason("FailedScheduling: none", 9, NOW)
+    assert waiting_reason([pod()], [newer], job()) == Reason("FailedScheduling: none", 9, NOW)
 
 
 def test_without_events_the_pods_own_condition_speaks():
     unscheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes"}
-    assert waiting_reason(pod(conditions=[unscheduled]), [], job()).text == "Unschedulable: 0/1 nodes"
+    assert waiting_reason([pod(conditions=[unscheduled])], [], job()).text == "Unschedulable: 0/1 nodes"
 
 
 def test_an_image_that_cannot_be_pulled_is_stuck():
-    reason = waiting_reason(pod("n", {"reason": "ImagePullBackOff", "message": "Back-off"}), [], job())
+    reason = waiting_reason([pod("n", {"reason": "ImagePullBackOff", "message": "Back-off"})], [], job())
     assert reason.stuck
     assert reason.text == "ImagePullBackOff: Back-off"
 
 
 def test_a_pod_that_only_starts_is_not_stuck():
-    reason = waiting_reason(pod("n", {"reason": "ContainerCreating"}), [], job())
+    reason = waiting_reason([pod("n", {"reason": "ContainerCreating"})], [], job())
     assert not reason.stuck
     assert reason.text == "starting on n"
 
@@ -125,17 +160,17 @@ def test_a_pod_that_only_starts_is_not_stuck():
 def test_an_ending_pod_differs_from_a_lost_one():
     ending = pod("n")
     ending["metadata"]["deletionTimestamp"] = NOW
-    assert waiting_reason(ending, [], job()).text == "its pod on n is ending"
+    assert waiting_reason([ending], [], job()).text == "its pod on n is ending"
     lost = pod("n")
     lost["status"]["phase"] = "Running"
-    assert "the node may be lost" in waiting_reason(lost, [], job()).text
+    assert "the node may be lost" in waiting_reason([lost], [], job()).text
     lost["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
-    assert waiting_reason(lost, [], job()).text == "starting on n", "the Job's own count lags behind the pod"
+    assert waiting_reason([lost], [], job()).text == "starting on n", "the Job's own count lags behind the pod"
 
 
 def test_podless_and_suspended_jobs_say_so():
-    assert "Job controller" in waiting_reason(None, [], job()).text
-    assert "queue" in waiting_reason(None, [], job("Suspended")).text
+    assert "Job controller" in waiting_reason([], [], job()).text
+    assert "queue" in waiting_reason([], [], job("Suspended")).text
 
 
 def test_a_refused_pod_quotes_the_controller():
@@ -144,7 +179,7 @@ def test_a_refused_pod_quotes_the_controller():
         event("FailedCreate", words.format("x7k2p"), uid="j1", involvedObject={"kind": "Job", "name": "job"}),
         event("FailedCreate", "of another Job", uid="j2", involvedObject={"kind": "Job", "name": "job-2"}),
     ]
-    given = waiting_reason(None, said, job())
+    given = waiting_reason([], said, job())
     assert given.text == "no pod yet: FailedCreate: pod is forbidden: " + words.partition("forbidden: ")[2]
 
 

@@ -32,9 +32,9 @@ def foreign(job: Json, spec: RunSpec, options: Sequence[str] = ()) -> str | None
     return None
 
 
-def differences(job: Json, settings: ExecutorSettings) -> dict[str, tuple[str, str]]:
+def differences(job: Json, settings: ExecutorSettings, platform: str) -> dict[str, tuple[str, str]]:
     """Settings that changed since the Job was made: name -> (value then, value now)."""
-    now = made_with(settings)
+    now = made_with(settings, platform)
     try:
         before = json.loads((job["metadata"].get("annotations") or {})[MADE_WITH])
         before = {str(name): str(value) for name, value in before.items()}

@@ -77,7 +77,7 @@ class Morgue:
             if with_events and name not in self._events:
                 return None
             pods, events = self._pods.pop(name), self._events.pop(name, [])
-        last = status.newest(pods)
+        last, nodes = status.culprit(pods), status.nodes_of(job or {})
         log = self._cluster.log(last["metadata"]["name"], TAIL_LINES) if last and with_log else None
         return {
             "job": {
@@ -87,6 +87,7 @@ class Morgue:
             },
             "pod": last,
             "pods": pods,
+            "nodes": status.roll_call(pods, nodes) if nodes > 1 else None,
             "events": sorted(events, key=status.event_time),
             "log_tail": log.splitlines() if log is not None else None,
             "cloud_logging": logging_query(self._cluster.namespace, name),
@@ -165,6 +166,17 @@ def recovered(facts: Json, spec: RunSpec) -> Record | None:
     return None
 
 
+def corrected(record: Record, facts: Json) -> Record:
+    """A record with the cause that Kubernetes knows, when all that node 0 knew was that another node is lost."""
+    if facts.get("nodes") is None or record.outcome not in ("preemption", "network_fault"):
+        return record
+    found = diagnose(facts)
+    if found.outcome in ("ok", "unknown", "preemption", "network_fault"):
+        return record
+    note = f"Node 0 recorded {record.outcome}; the client knows the cause from Kubernetes. See k8s.json."
+    return structs.replace(record, outcome=found.outcome, diagnosis=found, notes=(*record.notes, note))
+
+
 def _made(facts: Json, spec: RunSpec) -> Record:
     diagnosis = diagnose(facts)
     pod = (facts["pod"] or {}).get("status") or {}
@@ -195,6 +207,10 @@ LOST = "Its pod delivered a record, but record and log are gone: deleted, or the
 def diagnose(facts: Json) -> Diagnosis:
     """How the run ended, as far as Kubernetes, the supervisor's exit code and the log tell; never `ok`."""
     found = _judged(facts)
+    if facts.get("nodes") and facts["pod"]:
+        said = tuple(Evidence(file="k8s.json", line=0, text=line) for line in facts["nodes"])
+        where = f"Node {status.node_of(facts['pod'])}: {found.sentence}"
+        found = structs.replace(found, evidence=(*found.evidence, *said), sentence=where)
     if found.outcome != "ok":
         return found
     # Exit status 0 says that a record was delivered. It is gone, so nothing shows that the run was ok.
@@ -239,5 +255,7 @@ def _states(facts: Json) -> list[Json]:
 def _slim(pod: Json) -> Json:
     """A pod without the fields that are equal for all pods or that do not explain its end."""
     metadata = {k: pod["metadata"].get(k) for k in ("name", "uid", "creationTimestamp", "deletionTimestamp")}
+    if node := (pod["metadata"].get("labels") or {}).get(status.NODE_LABEL):
+        metadata["labels"] = {status.NODE_LABEL: node}
     spec = {"nodeName": pod["spec"].get("nodeName"), "image": pod["spec"]["containers"][0].get("image")}
     return {"kind": "Pod", "metadata": metadata, "spec": spec, "status": pod.get("status") or {}}

@@ -34,13 +34,13 @@ class Source(Protocol):
 
 def collect(
     source: Source, remote: str, record_name: str, folder: Path, spec: RunSpec,
-    ready: Callable[[Record], bool] = lambda record: True,
+    settle: Callable[[Record], Record | None] = lambda record: record,
 ) -> Record | None:  # fmt: skip
     """Copy the attempt at `remote` into `folder`, record.json last and each file atomically.
 
     `record_name` is the object that holds the record, below `remote`. Files already there with the right checksum
-    are not fetched again. `ready` is asked before the record is written: a record says that all the rest is there.
-    Returns None when it is not ready. Raises Unavailable, Refused, Damaged.
+    are not fetched again. `settle` returns the record to write, or None to write none yet: a record says that all the
+    rest is there. Returns the record written. Raises Unavailable, Refused, Damaged.
     """
     raw = source.read(f"{remote}/{record_name}", RECORD_BYTES)
     record = check_record(raw, spec, f"{remote}/{record_name}")
@@ -56,10 +56,12 @@ def collect(
             raise Damaged(
                 f"{remote}/{file.path}: cannot be written below {folder}: {error.strerror}: {error.filename}"
             ) from None
-    if not ready(record):
-        return None
-    write_atomically(folder / "record.json", raw, durable=True)
-    return record
+    settled = settle(record)
+    if settled is record:
+        write_atomically(folder / "record.json", raw, durable=True)
+    elif settled is not None:
+        write_json(folder / "record.json", settled.to_json())
+    return settled
 
 
 def _fetched(source: Source, places: list[str], file: File, folder: Path, remote: str) -> list[str]:

@@ -104,17 +104,18 @@ class Ends:
         return None if record is None else self._finished(submission, record)
 
     def _bring(self, submission: Submission, record_name: str, job: Json | None) -> Record | None:
-        def ready(record: Record) -> bool:
+        def settle(record: Record) -> Record | None:
             """Facts are written before the record: if this client dies in between, the next one writes both."""
             if job is None:
-                return True
+                return record
             # The times of every run are kept, since they say what it cost; events only explain failures.
             facts = self._morgue.facts(submission.name, job, with_log=False, with_events=record.outcome != "ok")
-            if facts is not None:
-                collect.write_json(submission.folder / "k8s.json", facts)
-            return facts is not None
+            if facts is None:
+                return None
+            collect.write_json(submission.folder / "k8s.json", facts)
+            return autopsy.corrected(record, facts)
 
-        return collect.collect(self._bucket, submission.remote, record_name, submission.folder, submission.spec, ready)
+        return collect.collect(self._bucket, submission.remote, record_name, submission.folder, submission.spec, settle)
 
     def _found(self, submission: Submission) -> Submission:
         """Bring the result of a search into results/; its probes' folders stay in the bucket."""

@@ -158,7 +158,7 @@ class Fleet:
             todo[decide(submission.seen, job, submission.recorded)].append(submission)
             if job is not None and job["metadata"]["uid"] != submission.replaced:
                 submission.seen, submission.vanished_at_s = True, None
-                submission.ran |= status.phase(job) is Phase.RUNNING
+                submission.ran |= bool((job.get("status") or {}).get("ready"))
         self._looked = True
         return todo, ended
 
@@ -185,7 +185,7 @@ class Fleet:
         for submission in waiting:
             job = jobs[submission.name]
             leaving = job["metadata"]["uid"] == submission.replaced or status.phase(job) is Phase.DELETING
-            if not leaving and (different := adopt.differences(job, self._settings)):
+            if not leaving and (different := adopt.differences(job, self._settings, submission.spec.platform.name)):
                 groups.setdefault(adopt.told(different), []).append(submission)
         anew: list[Submission] = []
         if not groups:

@@ -15,6 +15,7 @@ from harness.contract.exitcodes import CONFIG, DELIVERY, PREEMPTED
 from harness.contract.files import write_atomically
 from harness.contract.spec import RunSpec
 
+from . import patch
 from .settings import ExecutorSettings
 
 MANAGED_BY = "snakemake-executor-plugin-gke"
@@ -23,7 +24,7 @@ LABEL = "dtbench"
 SPEC_HASH, MADE_WITH = f"{LABEL}/spec-hash", f"{LABEL}/made-with"
 JOB_SETTINGS = (
     "image", "bucket", "service_account", "queue", "priority_class", "secret", "backoff_limit", "ttl", "grace_period",
-    "credentials_patience", "compute_classes",
+    "credentials_patience", "compute_classes", "topology", "gang",
 )  # fmt: skip
 """Settings that a Job keeps from the moment it is made."""
 COMPUTE_CLASS = "cloud.google.com/compute-class"
@@ -88,10 +89,13 @@ def selector(studies: set[str]) -> str:
     return f"app.kubernetes.io/managed-by={MANAGED_BY},{LABEL}/study in ({values})"
 
 
-def made_with(settings: ExecutorSettings) -> dict[str, str]:
-    """What shapes a Job beside its spec: the settings, and the template by its digest."""
-    digest = hashlib.sha256(_template_text().encode()).hexdigest()[:12]
-    return {name: str(getattr(settings, name)) for name in JOB_SETTINGS} | {"template": digest}
+def made_with(settings: ExecutorSettings, platform: str) -> dict[str, str]:
+    """What shapes a Job beside its spec: the settings, and the template and the platform's pod patch by digest."""
+    digests = {
+        "template": hashlib.sha256(_template_text().encode()).hexdigest()[:12],
+        "pod_patch": patch.digest(settings.pod_patches, platform),
+    }
+    return {name: str(getattr(settings, name)) for name in JOB_SETTINGS} | digests
 
 
 def check_platform(spec: RunSpec) -> None:
@@ -181,7 +185,7 @@ def render_yaml(spec: RunSpec, settings: ExecutorSettings, options: Sequence[str
         label=LABEL,
         path=place,
         spec_json=plain,
-        made_with=json.dumps(made_with(settings), sort_keys=True),
+        made_with=json.dumps(made_with(settings, spec.platform.name), sort_keys=True),
         node_selector=_node_selector(spec, settings),
         spot=spec.offer.spot,
         nodes=spec.platform.nodes,
@@ -191,7 +195,18 @@ def render_yaml(spec: RunSpec, settings: ExecutorSettings, options: Sequence[str
         ignored_codes=[PREEMPTED],
         fail_job_codes=[CONFIG, DELIVERY],
     )
-    return rendered
+    return _patched(rendered, patch.read_patch(settings.pod_patches, spec.platform.name))
+
+
+def _patched(text: str, pod_patch: dict[str, Any]) -> str:
+    if not pod_patch:
+        return text
+    import yaml
+
+    job = yaml.safe_load(text)
+    job["spec"]["template"] = patch.merge(job["spec"]["template"], pod_patch)
+    dumped: str = yaml.safe_dump(job, sort_keys=False, width=1000)
+    return dumped
 
 
 def render_manifest(spec: RunSpec, settings: ExecutorSettings, options: Sequence[str] = ()) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from snakemake_interface_common.exceptions import WorkflowError
@@ -30,6 +31,19 @@ class ExecutorSettings(ExecutorSettingsBase):  # type: ignore[misc]
         "", "Kubernetes service account of the pods, bound to the bucket by workload identity."
     )
     queue: str = _flag("", "Kueue LocalQueue that admits the Jobs; none: the scheduler alone decides.")
+    topology: str = _flag(
+        "",
+        "Label of nodes, for example cloud.google.com/gce-topology-block: Kueue places all pods of a run on nodes with "
+        "one value of it. Needs a queue.",
+    )
+    gang: bool = _flag(
+        False,
+        "Kubernetes itself places all pods of a run at once or none: 1.37 with the feature gates GenericWorkload and "
+        "WorkloadWithJob.",
+    )
+    pod_patches: str = _flag(
+        "", "Folder of pod patches: PLATFORM.yaml there is merged into the pods of that platform (docs/nodes.md)."
+    )
     priority_class: str = _flag("", "PriorityClass of the pods; none: the cluster's default.")
     compute_classes: bool = _flag(
         False, "Select nodes by the ComputeClass that `dtbench gke up` makes of each platform, and by nothing else."
@@ -89,6 +103,10 @@ def check_settings(settings: ExecutorSettings) -> None:
         raise WorkflowError("--gke-bucket is not set: give gs://BUCKET/PREFIX (see docs/gke.md, Bucket)")
     if not BUCKET.match(settings.bucket.rstrip("/")):
         raise WorkflowError(f"--gke-bucket: found {settings.bucket!r}, expected gs://BUCKET or gs://BUCKET/PREFIX")
+    if settings.topology and not settings.queue:
+        raise WorkflowError("--gke-topology needs --gke-queue: it is Kueue that places pods by topology")
+    if settings.pod_patches and not Path(settings.pod_patches).is_dir():
+        raise WorkflowError(f"--gke-pod-patches: found no folder {settings.pod_patches}")
     for name, least in _LEAST.items():
         if getattr(settings, name) < least:
             flag = name.replace("_", "-")

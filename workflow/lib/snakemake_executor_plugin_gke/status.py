@@ -2,12 +2,15 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
-Json = dict[str, Any]
+from harness.contract.exitcodes import PREEMPTED
 
+Json = dict[str, Any]
+NODE_LABEL = "batch.kubernetes.io/job-completion-index"
+"""Label of an Indexed Job's pods."""
 DECIDERS = {
     "autoscaler": ("FailedScaleUp", "TriggeredScaleUp", "NotTriggerScaleUp"),
     "scheduler": ("FailedScheduling", "Preempted"),
@@ -58,7 +61,13 @@ def phase(job: Json) -> Phase:
         return Phase.DELETING
     if "Suspended" in met or job["spec"].get("suspend"):
         return Phase.SUSPENDED
-    return Phase.RUNNING if status.get("ready") else Phase.WAITING
+    ready = status.get("ready") or 0
+    return Phase.RUNNING if ready and ready + (status.get("succeeded") or 0) >= nodes_of(job) else Phase.WAITING
+
+
+def nodes_of(job: Json) -> int:
+    """How many pods a Job runs at once: one a node."""
+    return int((job.get("spec") or {}).get("parallelism") or 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +95,75 @@ def newest(pods: Iterable[Json]) -> Json | None:
     return max(pods, key=lambda p: (p["metadata"]["creationTimestamp"], p["metadata"]["name"]), default=None)
 
 
-def waiting_reason(pod: Json | None, events: Iterable[Json], job: Json, *, pods_known: bool = True) -> Reason:
-    """Why the newest pod of a Job is not running."""
+def node_of(pod: Json) -> int:
+    """Which node of its run a pod is; 0 for the one pod of a run on one node."""
+    return int((pod["metadata"].get("labels") or {}).get(NODE_LABEL) or 0)
+
+
+def by_node(pods: Iterable[Json]) -> dict[int, Json]:
+    """The newest pod of each node of one Job."""
+    of: dict[int, list[Json]] = {}
+    for pod in pods:
+        of.setdefault(node_of(pod), []).append(pod)
+    return {node: last for node, mine in sorted(of.items()) if (last := newest(mine))}
+
+
+def culprit(pods: Iterable[Json]) -> Json | None:
+    """The pod that explains how a Job ended: of each node's newest the first that failed by itself, else node 0's."""
+    last = by_node(pods)
+
+    def failed_at(pod: Json) -> str | None:
+        for state in container_states(pod):
+            if (state.get("waiting") or {}).get("reason") in START_FAILURES:
+                return ""
+            if (ended := state.get("terminated") or {}).get("exitCode") not in (None, 0, PREEMPTED):
+                return str(ended.get("finishedAt") or "")
+        return None
+
+    failed = {node: at for node, pod in last.items() if (at := failed_at(pod)) is not None}
+    return last[min(failed, key=lambda node: failed[node])] if failed else last.get(0) or newest(last.values())
+
+
+def roll_call(pods: Iterable[Json], nodes: int) -> list[str]:
+    """What became of each node of a run, a line each."""
+    last = by_node(pods)
+    return [f"node {node}: {_became(last.get(node))}" for node in range(nodes)]
+
+
+def _became(pod: Json | None) -> str:
+    if pod is None:
+        return "no pod"
+    host, phase_now = pod["spec"].get("nodeName"), (pod.get("status") or {}).get("phase")
+    ended = next((s["terminated"] for s in container_states(pod) if s.get("terminated")), None)
+    how = f"{ended.get('reason', 'ended')}, exit status {ended.get('exitCode')}" if ended else phase_now or "unknown"
+    return f"{pod['metadata']['name']}: {f'on {host}: {how}' if host else 'never came: no node was found for it'}"
+
+
+def waiting_reason(pods: Iterable[Json], events: Iterable[Json], job: Json, *, pods_known: bool = True) -> Reason:
+    """Why a Job is not running: why the newest pods of its nodes are not."""
+    last, listed, nodes = by_node(pods), list(events), nodes_of(job)
     if phase(job) is Phase.SUSPENDED:
-        return _without_pod("suspended: the queue has not admitted it", events, job)
-    if pod is None and not pods_known:
-        return _of_unseen_pod(events, job)
+        return _without_pod("suspended: the queue has not admitted it", listed, job)
+    if not last and not pods_known:
+        return _of_unseen_pod(listed, job)
+    reasons = {
+        node: _of_pod(last.get(node), listed, job) for node in range(nodes) if nodes == 1 or not _ready(last.get(node))
+    }
+    if not reasons:
+        return Reason("all its pods have just started")
+    first = next((r for r in reasons.values() if r.stuck), next(iter(reasons.values())))
+    same = [str(node) for node, reason in reasons.items() if reason.text == first.text]
+    if len(same) == nodes:
+        return first
+    return replace(first, text=f"node{'s' * (len(same) > 1)} {', '.join(same)} of {nodes}: {first.text}")
+
+
+def _ready(pod: Json | None) -> bool:
+    conditions = ((pod or {}).get("status") or {}).get("conditions") or ()
+    return any(c["type"] == "Ready" and c.get("status") == "True" for c in conditions)
+
+
+def _of_pod(pod: Json | None, events: Iterable[Json], job: Json) -> Reason:
     if pod is None:
         text = "no pod yet: the Job controller makes one, after a pause if it has lost one"
         return _without_pod(text, events, job)
@@ -162,8 +234,7 @@ def _on_node(pod: Json, node: str) -> str:
     if pod["metadata"].get("deletionTimestamp"):
         return f"its pod on {node} is ending"
     status = pod.get("status") or {}
-    ready = any(c["type"] == "Ready" and c.get("status") == "True" for c in status.get("conditions") or ())
-    if status.get("phase") == "Running" and not ready:
+    if status.get("phase") == "Running" and not _ready(pod):
         return f"its pod on {node} runs but is not ready: the node may be lost"
     return f"starting on {node}"
 

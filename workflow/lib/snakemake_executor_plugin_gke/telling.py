@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from .settings import ExecutorSettings
-from .status import Phase, Reason, clock, job_of, newest, phase, waiting_reason
+from .status import Phase, Reason, clock, job_of, phase, waiting_reason
 
 Json = dict[str, Any]
 LINE_CHARACTERS = 2000
@@ -105,7 +105,7 @@ def explain(jobs: dict[str, Json], pods: Iterable[Json] | None, events: Iterable
         of.setdefault(job_of(pod), []).append(pod)
     listed = list(events)
     return {
-        name: waiting_reason(newest(of.get(name, ())), listed, job, pods_known=pods is not None)
+        name: waiting_reason(of.get(name, ()), listed, job, pods_known=pods is not None)
         for name, job in jobs.items()
         if phase(job) in (Phase.WAITING, Phase.SUSPENDED)
     }
