@@ -62,17 +62,19 @@ class Cluster:
         except Missing:
             return None
 
-    def create(self, manifest: dict[str, Any], *, dry_run: bool = False) -> bool:
-        """Create a Job; False when one of that name exists. Raises Unavailable, Refused."""
+    def create(self, manifest: dict[str, Any], *, dry_run: bool = False) -> dict[str, Any] | None:
+        """Create a Job and return it as the server keeps it; None when one of that name exists.
+
+        Raises Unavailable, Refused.
+        """
         options = {"dry_run": "All"} if dry_run else {}
         try:
-            self._ask(
+            return self._ask(
                 "create job", "any.create_namespaced_custom_object", "batch", "v1", self.namespace, "jobs",
                 manifest, field_validation="Strict", **options,
             )  # fmt: skip
         except _Conflict:
-            return False
-        return True
+            return None
 
     def delete(self, name: str, unchanged: dict[str, Any] | None = None) -> bool:
         """Delete a Job and, in the background, its pods; one that is gone is fine. Raises Unavailable, Refused.

@@ -221,8 +221,14 @@ class Fleet:
             return None
         self._unanswered.add(submission.name)
         try:
-            if self._cluster.create(render_manifest(submission.spec, self._settings, submission.options)):
+            manifest = render_manifest(submission.spec, self._settings, submission.options)
+            if (made := self._cluster.create(manifest)) is not None:
                 submission.seen = True
+                # A server drops a field whose feature gate is off, and says nothing.
+                if dropped := ", ".join(f"spec.{key}" for key in sorted(manifest["spec"].keys() - made["spec"].keys())):
+                    self._tell.about(
+                        "dropped", f"the API server has dropped {dropped} of Jobs: its feature gates are off"
+                    )
             elif job := self._cluster.job(submission.name):
                 return self._met(submission, job)
         except Full as error:
