@@ -7,7 +7,6 @@ knows in place of the cluster's DNS.
 import contextlib
 import json
 import os
-import re
 import shutil
 import signal
 import time

@@ -12,9 +12,8 @@ from snakemake_executor_plugin_gke.ends import Ends
 from snakemake_executor_plugin_gke.errors import Denied, Expired, Unavailable
 from snakemake_executor_plugin_gke.fleet import Fleet
 from snakemake_executor_plugin_gke.manifest import render_manifest
-from snakemake_executor_plugin_gke.status import Reason
 from snakemake_executor_plugin_gke.submission import Action, Submission
-from snakemake_executor_plugin_gke.telling import Teller
+from snakemake_executor_plugin_gke.telling import Reason, Teller
 
 from tests.gke.specs import make_settings, make_spec
 
@@ -40,7 +39,7 @@ class Cluster:
 
     def create(self, manifest, *, dry_run=False):
         self.made.append(manifest["metadata"]["name"])
-        return True
+        return manifest
 
     def delete(self, name, unchanged=None):
         self.deleted.append(name)

@@ -4,7 +4,8 @@ import json
 
 import pytest
 from snakemake_executor_plugin_gke.collect import RECEIPTS, keep_receipts
-from snakemake_executor_plugin_gke.status import advice, join_receipts, receipts
+from snakemake_executor_plugin_gke.status import join_receipts, receipts
+from snakemake_executor_plugin_gke.telling import advice
 
 JOBS = {"run-a1": {"metadata": {"name": "run-a1", "labels": {"dtbench/platform": "h100-x8"}}}}
 GROUP = "https://www.googleapis.com/compute/v1/projects/p/zones/us-central1-a/instanceGroups/gke-bench-nap-a3-grp 0->1"

@@ -3,9 +3,9 @@
 import itertools
 
 import pytest
-from snakemake_executor_plugin_gke.status import Phase, Reason, clock, culprit, phase, roll_call, waiting_reason
+from snakemake_executor_plugin_gke.status import Phase, clock, culprit, phase, roll_call
 from snakemake_executor_plugin_gke.submission import Action, Submission, decide, last_pod_record, later_attempts
-from snakemake_executor_plugin_gke.telling import Teller, explain, inert
+from snakemake_executor_plugin_gke.telling import Reason, Teller, explain, inert, waiting_reason
 
 from tests.gke.specs import make_spec
 

@@ -91,7 +91,8 @@ class Kubelet:
         self._process = start(
             [
                 *private, self._binary, "kubelet", "--kubeconfig", self._kubeconfig,
-                "--node", self.folder / "node.json", "--work", self.folder, "--listen", f"127.0.0.1:{free_port()}", "--cert", certificate, "--key", key,
+                "--node", self.folder / "node.json", "--work", self.folder, "--listen", f"127.0.0.1:{free_port()}",
+                "--cert", certificate, "--key", key,
             ],
             self.folder / "kubelet.log",
             {"PATH": path} | environment,

@@ -9,12 +9,12 @@ from harness.contract.errors import SpecError
 from harness.contract.files import write_atomically
 from harness.contract.record import Record
 
-from . import autopsy, collect, status
+from . import autopsy, collect
 from .errors import Denied, Expired, Refused, RemoteError, Unavailable
 from .manifest import render_manifest
 from .settings import ExecutorSettings
 from .submission import FRONTIER, RECORD, Action, Submission, last_pod_record, later_attempts
-from .telling import Teller, inert
+from .telling import Reason, Teller, inert
 
 Json = dict[str, Any]
 Act = Callable[[Submission], Submission | None]
@@ -153,11 +153,11 @@ class Ends:
         facts = self._morgue.facts(submission.name, jobs[submission.name])
         return None if facts is None else self._concluded(submission, facts)
 
-    def stuck(self, submission: Submission, reason: status.Reason | None, job: Json) -> Submission | None:
+    def stuck(self, submission: Submission, reason: Reason | None, job: Json) -> Submission | None:
         """End an attempt whose container has failed to start for longer than `start_patience`."""
         return self._safely(lambda s: self._stuck(s, reason, job), submission)
 
-    def _stuck(self, submission: Submission, reason: status.Reason | None, job: Json) -> Submission | None:
+    def _stuck(self, submission: Submission, reason: Reason | None, job: Json) -> Submission | None:
         if reason is None or not reason.stuck:
             submission.stuck_at_s = None
             return None

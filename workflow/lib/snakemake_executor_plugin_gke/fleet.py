@@ -20,7 +20,7 @@ from .manifest import render_manifest, selector
 from .settings import ExecutorSettings
 from .status import Phase
 from .submission import FRONTIER, PROGRESS, RECORD, Action, Submission, decide
-from .telling import Teller, detached, explain
+from .telling import Reason, Teller, detached, explain
 
 Json = dict[str, Any]
 PARALLEL = 8
@@ -136,7 +136,7 @@ class Fleet:
             ended += pool.map(lambda a: self._create(a, full, must_succeed), todo[Action.CREATE], 1)
         self._ends.begin(todo, selector(studies), jobs, blobs)
         ended += self._ends.ended([s.name for s in submissions], None if must_succeed else COLLECT_S)
-        held = {a.label: status.Reason(a.held) for a in todo[Action.CREATE] if a.held and not a.seen}
+        held = {a.label: Reason(a.held) for a in todo[Action.CREATE] if a.held and not a.seen}
         try:
             ended += self._explain(todo[Action.WAIT], jobs, blobs, held)
         except RemoteError as error:  # a failed explanation must not lose the attempts that have ended
@@ -257,7 +257,7 @@ class Fleet:
         return None
 
     def _explain(
-        self, submissions: Sequence[Submission], jobs: dict[str, Json], blobs: Json, held: dict[str, status.Reason]
+        self, submissions: Sequence[Submission], jobs: dict[str, Json], blobs: Json, held: dict[str, Reason]
     ) -> list[Submission | None]:
         if time.monotonic() - self._explained_at_s < self._settings.status_interval:
             return []

@@ -1,11 +1,28 @@
 """The client's status lines: each change once; waiting runs grouped by reason, with its source and count."""
 
+import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .settings import ExecutorSettings
-from .status import Phase, Reason, clock, job_of, phase, waiting_reason
+from .status import (
+    QUOTA,
+    START_FAILURES,
+    STOCK,
+    Phase,
+    by_node,
+    clock,
+    container_states,
+    event_count,
+    event_time,
+    first_time,
+    is_ready,
+    job_of,
+    nodes_of,
+    phase,
+)
 
 Json = dict[str, Any]
 LINE_CHARACTERS = 2000
@@ -13,6 +30,40 @@ AGAIN_S = 600.0
 """A wait whose reason has not changed is printed again after this long, with its new count."""
 NAMED = 3
 """How many runs a line names; it counts the others."""
+
+
+DECIDERS = {
+    "autoscaler": ("FailedScaleUp", "TriggeredScaleUp", "NotTriggerScaleUp"),
+    "scheduler": ("FailedScheduling", "Preempted"),
+}
+"""Who decides about a waiting pod -> the reasons of its events; the most informative first."""
+JOB_REASONS = ("FailedCreate", "Pending")
+"""Event reasons of the Job controller, and of a queue about its own object for a Job, that explain a missing pod."""
+ADVICE = (
+    (
+        r"must specify .*limits\.cpu",
+        "the quota counts CPU limits, which these pods do not set: take limits.cpu out of it",
+    ),
+    (r"m(aximum|inimum) \S+ usage per (Container|Pod)", "a LimitRange of the namespace allows other sizes"),
+    (r"violates PodSecurity|admission webhook", "a policy of the cluster forbids the pod"),
+    (QUOTA, "the project's quota: ask for more under IAM and admin, Quotas"),
+    (STOCK, "no stock in the zone: wait, or add pools in other zones"),
+)
+"""Pattern of an event's message -> what to do about the wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a pod waits."""
+
+    text: str
+    """Message of whoever decides: scheduler, autoscaler, kubelet, queue."""
+    count: int = 1
+    """How often the event occurred."""
+    since: str = ""
+    """UTC timestamp of its first occurrence, by the cluster's clock."""
+    stuck: bool = False
+    """True when the pod has a node but its container cannot start."""
 
 
 def inert(text: str) -> str:
@@ -109,6 +160,100 @@ def explain(jobs: dict[str, Json], pods: Iterable[Json] | None, events: Iterable
         for name, job in jobs.items()
         if phase(job) in (Phase.WAITING, Phase.SUSPENDED)
     }
+
+
+def waiting_reason(pods: Iterable[Json], events: Iterable[Json], job: Json, *, pods_known: bool = True) -> Reason:
+    """Why a Job is not running: why the newest pods of its nodes are not."""
+    last, listed, nodes = by_node(pods), list(events), nodes_of(job)
+    if phase(job) is Phase.SUSPENDED:
+        return _without_pod("suspended: the queue has not admitted it", listed, job)
+    if not last and not pods_known:
+        return _of_unseen_pod(listed, job)
+    waits = [node for node in range(nodes) if nodes == 1 or not is_ready(last.get(node))]
+    reasons = {node: _of_pod(last.get(node), listed, job) for node in waits}
+    if not reasons:
+        return Reason("all its pods have just started")
+    first = next((r for r in reasons.values() if r.stuck), next(iter(reasons.values())))
+    same = [str(node) for node, reason in reasons.items() if reason.text == first.text]
+    if len(same) == nodes:
+        return first
+    return replace(first, text=f"node{'s' * (len(same) > 1)} {', '.join(same)} of {nodes}: {first.text}")
+
+
+def _of_pod(pod: Json | None, events: Iterable[Json], job: Json) -> Reason:
+    if pod is None:
+        text = "no pod yet: the Job controller makes one, after a pause if it has lost one"
+        return _without_pod(text, events, job)
+    created = pod["metadata"]["creationTimestamp"]
+    for state in container_states(pod):
+        waiting = state.get("waiting") or {}
+        if waiting.get("reason") in START_FAILURES:
+            return Reason(f"{waiting['reason']}: {waiting.get('message', '')}".strip(": "), since=created, stuck=True)
+    if node := pod["spec"].get("nodeName"):
+        return Reason(_on_node(pod, node), since=created)
+    about = [e for e in events if e["involvedObject"].get("uid") == pod["metadata"]["uid"]]
+    if said := _last_words(about, DECIDERS.values()):
+        text = "; ".join(f"{e['reason']}: {e.get('message', '')}" for e in said)
+        return Reason(text + advice(text), event_count(said[0]), first_time(said[0]) or created)
+    for condition in (pod.get("status") or {}).get("conditions") or ():
+        if condition["type"] == "PodScheduled" and condition.get("status") != "True":
+            text = f"{condition.get('reason', 'Unscheduled')}: {condition.get('message', '')}".strip(": ")
+            return Reason(text, since=condition.get("lastTransitionTime") or created)
+    return Reason("waiting for the scheduler", since=created)
+
+
+def _without_pod(text: str, events: Iterable[Json], job: Json) -> Reason:
+    """Why a Job has no pod: the last event about it or about its object in a queue (Kueue: job-<name>-<hash>)."""
+    name, made = job["metadata"]["name"], job["metadata"]["creationTimestamp"]
+    about = [
+        e
+        for e in events
+        if e["involvedObject"].get("name") == name or e["involvedObject"].get("name", "").startswith(f"job-{name}-")
+    ]
+    said = _last_words(about, ([reason] for reason in JOB_REASONS))
+    if not said:
+        return Reason(text, since=made)
+    # Each refused pod has another name: leave it out, so that equal reasons look equal.
+    words = "; ".join(
+        f"{e['reason']}: " + re.sub(r'pods? "[^"]*" is forbidden', "pod is forbidden", e.get("message", ""))
+        for e in said
+    )
+    return Reason(
+        f"{text.partition(':')[0]}: {words}{advice(words)}", event_count(said[0]), first_time(said[0]) or made
+    )
+
+
+def _of_unseen_pod(events: Iterable[Json], job: Json) -> Reason:
+    """Why a Job's pod does not run, from events alone: this account may not list pods."""
+    start = f"{job['metadata']['name']}-"
+    listed = list(events)
+    said = _last_words((e for e in listed if e["involvedObject"].get("name", "").startswith(start)), DECIDERS.values())
+    if not said:
+        return _without_pod("not running: without the right to list pods nobody can say more", listed, job)
+    text = "; ".join(f"{e['reason']}: {e.get('message', '')}" for e in said)
+    return Reason(text + advice(text), event_count(said[0]), first_time(said[0]))
+
+
+def _last_words(events: Iterable[Json], deciders: Iterable[Sequence[str]]) -> list[Json]:
+    """The last event of each decider, in the order of the deciders; without those that have none."""
+    listed = list(events)
+    last = (max((e for e in listed if e.get("reason") in d), key=event_time, default=None) for d in deciders)
+    return [event for event in last if event is not None]
+
+
+def advice(words: str) -> str:
+    """What to do about a wait, in brackets; empty when no pattern matches the message."""
+    found = [text for pattern, text in ADVICE if re.search(pattern, words)]
+    return f" [{'; '.join(found)}]" if found else ""
+
+
+def _on_node(pod: Json, node: str) -> str:
+    if pod["metadata"].get("deletionTimestamp"):
+        return f"its pod on {node} is ending"
+    status = pod.get("status") or {}
+    if status.get("phase") == "Running" and not is_ready(pod):
+        return f"its pod on {node} runs but is not ready: the node may be lost"
+    return f"starting on {node}"
 
 
 def _names(labels: list[str]) -> str:
