@@ -3,15 +3,18 @@
 import json
 
 import pytest
+from msgspec import structs
 from snakemake_executor_plugin_gke.autopsy import (
     RECORD_LINE,
     Morgue,
     conclude,
+    corrected,
     diagnose,
     logging_query,
     recovered,
 )
 from snakemake_executor_plugin_gke.errors import Refused
+from snakemake_executor_plugin_gke.status import NODE_LABEL, culprit, roll_call
 
 from harness.contract.record import read_record
 from tests.gke.specs import make_spec
@@ -139,3 +142,23 @@ def test_the_logging_query_names_cluster_objects_exactly():
     query = logging_query("lab", "job-1")
     assert 'resource.labels.namespace_name="lab"' in query
     assert 'labels."k8s-pod/batch_kubernetes_io/job-name"="job-1"' in query
+
+
+def test_another_nodes_failure_corrects_a_preemption():
+    ended = [
+        {"terminated": {"exitCode": 143, "reason": "Error", "finishedAt": "2026-12-03T10:00:05Z"}},
+        {"terminated": {"exitCode": 137, "reason": "OOMKilled", "finishedAt": "2026-12-03T10:00:00Z"}},
+    ]
+    pods = [
+        {"kind": "Pod", "metadata": {"name": f"p{n}", "creationTimestamp": "", "labels": {NODE_LABEL: str(n)}},
+         "spec": {"nodeName": f"host{n}"}, "status": {"containerStatuses": [{"name": "harness", "state": state}]}}
+        for n, state in enumerate(ended)
+    ]  # fmt: skip
+    known = facts() | {"pods": pods, "pod": culprit(pods), "nodes": roll_call(pods, 2)}
+    taken = structs.replace(make_record(), outcome="preemption")
+    found = corrected(taken, known)
+    assert found.outcome == "host_oom"
+    assert found.diagnosis.sentence.startswith("Node 1: ")
+    assert any("p1: on host1: OOMKilled" in e.text for e in found.diagnosis.evidence)
+    assert corrected(taken, known | {"nodes": None}) is taken, "a run on one node"
+    assert corrected(make_record(), known).outcome == make_record().outcome, "node 0 knew the cause itself"

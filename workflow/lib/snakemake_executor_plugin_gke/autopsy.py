@@ -1,5 +1,6 @@
 """A record for a run whose pod delivered none, made from the facts that Kubernetes has."""
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -210,7 +211,7 @@ def diagnose(facts: Json) -> Diagnosis:
     if facts.get("nodes") and facts["pod"]:
         said = tuple(Evidence(file="k8s.json", line=0, text=line) for line in facts["nodes"])
         where = f"Node {status.node_of(facts['pod'])}: {found.sentence}"
-        found = structs.replace(found, evidence=(*found.evidence, *said), sentence=where)
+        found = dataclasses.replace(found, evidence=(*found.evidence, *said), sentence=where)
     if found.outcome != "ok":
         return found
     # Exit status 0 says that a record was delivered. It is gone, so nothing shows that the run was ok.

@@ -19,7 +19,7 @@ MERGE_KEYS = {
     "hostAliases": "ip", "topologySpreadConstraints": "topologyKey",
 }  # fmt: skip
 """Lists of a pod that merge -> the field that names an element (x-kubernetes-patch-merge-key of the API)."""
-PLAIN = {"str": str, "int": int, "bool": bool, "float": (int, float)}
+PLAIN: dict[str, Any] = {"str": str, "int": int, "bool": bool, "float": (int, float)}
 
 
 @functools.cache
