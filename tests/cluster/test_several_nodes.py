@@ -86,9 +86,8 @@ def test_two_pods_measure_one_run(clone, kube, bucket, add_two):
     assert {f"try-1/result-{rank}.json" for rank in (0, 1)} <= {f.path for f in record.files}
     check_files(clone, "lab")
     assert {p["spec"]["nodeName"] for p in kube.pods()} == {f"{n}-{kube.namespace}" for n in "ab"}
-    done = until(
-        lambda: kube.jobs()[0]["status"].get("completionTime") and kube.jobs()[0]["status"], 60, "the Job's end"
-    )
+    until(lambda: kube.jobs()[0]["status"].get("completionTime"), 60, "the Job to complete")
+    done = kube.jobs()[0]["status"]
     assert done["completedIndexes"].startswith("0")
     assert not done.get("failed")
 
