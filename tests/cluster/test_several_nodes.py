@@ -93,7 +93,7 @@ def test_two_pods_measure_one_run(clone, kube, bucket, add_two):
 
 
 @pytest.mark.parametrize("lost", [0, 1])
-def test_a_lost_node_ends_all_and_they_meet_again(lost, clone, kube, bucket, add_two):
+def test_a_lost_node_ends_all_pods(lost, clone, kube, bucket, add_two):
     nodes = {kubelet.node.name: kubelet for kubelet in add_two("a", "b")}
     prepare(clone, light_study(seconds=45))
     client = clone.start(*ONLY_RUNS)

@@ -15,6 +15,7 @@ from snakemake_executor_plugin_gke.autopsy import (
 from snakemake_executor_plugin_gke.errors import Refused
 from snakemake_executor_plugin_gke.status import NODE_LABEL, culprit, roll_call
 
+from harness.contract.diagnosis import Diagnosis
 from harness.contract.record import read_record
 from tests.gke.specs import make_spec
 from tests.gke.test_collect import FILES, SPEC, make_record
@@ -154,11 +155,14 @@ def test_another_nodes_failure_corrects_a_preemption():
         for n, state in enumerate(ended)
     ]  # fmt: skip
     known = facts() | {"pods": pods, "pod": culprit(pods), "nodes": roll_call(pods, 2)}
-    taken = make_record({}, outcome="preemption")
+
+    def recorded(name):
+        return make_record({}, outcome=name, diagnosis=Diagnosis(outcome=name, confidence="high"))
+
+    taken, own = recorded("preemption"), recorded("cuda_oom")
     found = corrected(taken, known)
     assert found.outcome == "host_oom"
     assert found.diagnosis.sentence.startswith("Node 1: ")
     assert any("p1: on host1: OOMKilled" in e.text for e in found.diagnosis.evidence)
     assert corrected(taken, known | {"nodes": None}) is taken, "a run on one node"
-    known_to_it = make_record({}, outcome="cuda_oom")
-    assert corrected(known_to_it, known) is known_to_it
+    assert corrected(own, known) is own, "node 0 knew the cause itself"
