@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 from dtbench.cli import main
+from dtbench.study.platforms import load_platforms, load_prices
+from msgspec.structs import replace
 
+from harness.contract.codec import encode
 from harness.contract.record import read_record
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,7 +27,7 @@ def configs(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 def test_largest_micro_batches_are_near_measured_frontiers(capsys: pytest.CaptureFixture[str]) -> None:
     for gpus, measured in ((1, {"fsdp2-reshard": 7, "zero-3": 6}), (2, {"fsdp2-reshard": 9, "zero-3": 8})):
-        found = configs(ask(capsys, "qwen2.5-3b", "--gpu", "h200", "--gpus", str(gpus)))
+        found = configs(ask(capsys, "qwen2.5-3b", "--gpu", "h200", "--gpus", str(gpus), "--gradients", "engine"))
         for config, largest in measured.items():
             assert abs(found[config]["largest_micro_batch"] - largest) <= 1, (gpus, config)
 
@@ -63,9 +66,40 @@ def test_hours_come_from_like_records_only(capsys: pytest.CaptureFixture[str]) -
     speed = known["tokens_per_s"]
     assert speed["low"] <= speed["median"] <= speed["high"]
     assert known["gpu_hours"] == pytest.approx(2 * 1e9 / speed["median"] / 3600)
+    assert known["usd"] == {}  # nobody sells two H200s by an offer of config/platforms.yaml
+    (paid,) = ask(capsys, *asked, "--usd-per-hour", "7")["configs"]
+    assert paid["usd"] == {"--usd-per-hour": pytest.approx(7 * known["hours"])}
     (other,) = ask(capsys, *asked, "--sequence", "1024")["configs"]
     assert other["tokens_per_s"] is None
     assert other["hours"] is None
+
+
+def test_dollars_follow_the_platforms_offers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ("qwen2.5-3b", "--gpu", "a100-40gb", "--gpus", "4", "--config", "ddp", "--tokens", "1e9")
+    stored = read_record(next((ROOT / "results" / "h200-x2-2026" / "h200-x2" / "ddp" / "matched").rglob("record.json")))
+    platform = replace(stored.spec.platform, accelerator="a100-40gb", world_size=4)
+    record = replace(stored, spec=replace(stored.spec, platform=platform))
+    (tmp_path / "record.json").write_text(json.dumps(encode(record)))
+    (found,) = ask(capsys, *asked, "--records", str(tmp_path))["configs"]
+    prices = {key: price.usd_per_hour for key, price in load_prices(ROOT / "config" / "prices.yaml").items()}
+    offers = load_platforms(ROOT / "config" / "platforms.yaml")["a100-40gb-x4"].offers
+    assert offers
+    assert list(found["usd"].values()) == pytest.approx([prices[offer] * found["hours"] for offer in offers])
+    (apart,) = ask(capsys, *asked, "--records", str(tmp_path), "--gpus", "2", "--nodes", "2")["configs"]
+    assert apart["hours"] is None
+
+
+def test_float32_gradients_cost_two_bytes_a_parameter(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ("llama-3.1-8b", "--gpu", "h200", "--config", "zero-3", "--gradients")
+    wide, narrow = (ask(capsys, *asked, kept)["configs"][0]["parts_bytes"] for kept in ("float32", "engine"))
+    assert wide["gradients"] - narrow["gradients"] == 2 * 8_030_261_248
+
+
+def test_hsdp_shards_inside_a_node_only(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ("llama-3.1-8b", "--gpu", "h200", "--config", "fsdp2-hsdp", "fsdp2-reshard", "--gpus", "8", "--nodes")
+    one, two = (configs(ask(capsys, *asked, nodes)) for nodes in ("1", "2"))
+    assert two["fsdp2-hsdp"]["peak_bytes"] == one["fsdp2-hsdp"]["peak_bytes"]
+    assert two["fsdp2-reshard"]["peak_bytes"] < one["fsdp2-reshard"]["peak_bytes"]
 
 
 def test_unmeasured_families_get_a_wider_band(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,11 +1,11 @@
 """What `dtbench fit` answers for one config: peak, band, verdict, largest micro-batch, fewest GPUs."""
 
 from dataclasses import asdict, dataclass
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from msgspec.structs import replace
 
-from harness.contract.engines import CONFIGS, ENGINES, resolve_settings
+from harness.contract.engines import CONFIGS, ENGINES, parse_settings, resolve_settings
 from harness.contract.engines.memory import Ledger
 from harness.contract.frontier import PACKED
 from harness.contract.platform import Platform
@@ -56,6 +56,9 @@ class Question:
     sequence_length: int
     micro_batch: int
     arm: Arm = "matched"
+    gradients: Literal["float32", "engine"] = "float32"
+    """As in a study: what equal numerics keep reduced gradients in."""
+    nodes: int = 1
 
     @property
     def doubts(self) -> dict[str, str]:
@@ -83,20 +86,31 @@ class Question:
         entry = CONFIGS[config]
         engine, ships = ENGINES[entry.engine], self.arm == "defaults"
         native = engine.optimizer("cuda", entry.offloads) if ships else "torch-fused"
+        settings = resolve_settings(engine.name, entry.settings)
+        numerics = engine.shipped if ships else engine.matched
+        if (
+            not ships
+            and self.gradients == "float32"
+            and engine.float32_gradients(parse_settings(engine.name, settings))
+        ):
+            numerics = replace(numerics, accumulate="float32")
         return RunSpec(
             spec_version=SPEC_VERSION,
             identity=Identity(study="fit", config=config, arm=self.arm, repeat=1, attempt=1),
             platform=Platform(
-                name="fit", device="cuda", world_size=self.gpus, accelerator=self.gpu, interconnect="unknown"
+                name="fit",
+                device="cuda",
+                world_size=self.gpus,
+                accelerator=self.gpu,
+                interconnect="unknown",
+                nodes=self.nodes,
             ),
             model=self.model,
             data=Data(sequence_length=self.sequence_length, micro_batch=self.micro_batch),
             optimizer=Optimizer(implementation=cast(AdamW, native)),
-            numerics=engine.shipped if ships else engine.matched,
+            numerics=numerics,
             protocol=Protocol(warmup_steps=1, timed_steps=1),
-            engine=Engine(
-                name=engine.name, launcher=engine.launcher, settings=resolve_settings(engine.name, entry.settings)
-            ),
+            engine=Engine(name=engine.name, launcher=engine.launcher, settings=settings),
             environment={},
         )
 
@@ -117,7 +131,7 @@ class Answer:
     largest_micro_batch: int
     """That surely fits, band and all; 0: none."""
     fewest_gpus: int | None
-    """With which the asked micro-batch surely fits; None: with no number of them."""
+    """With which the asked micro-batch surely fits, when they shard as one group; None: with no number of them."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -131,11 +145,11 @@ def answer(question: Question, config: str) -> Answer | None:
     if ledger is None:
         return None
 
-    def highest(micro_batch: int, gpus: int) -> int:
+    def highest(micro_batch: int, gpus: int, nodes: int) -> int:
         changed = replace(
             spec,
             data=replace(spec.data, micro_batch=micro_batch),
-            platform=replace(spec.platform, world_size=gpus),
+            platform=replace(spec.platform, world_size=gpus, nodes=nodes),
         )
         found = predict(changed, question.shape)
         return found.device_peak + question.error_bytes(found) if found else 0
@@ -150,8 +164,8 @@ def answer(question: Question, config: str) -> Answer | None:
         host_bytes=ledger.host,
         parts_bytes=_parts(asdict(ledger)),
         verdict=_verdict(low, high, sure),
-        largest_micro_batch=_largest(lambda size: highest(size, question.gpus) <= sure),
-        fewest_gpus=_fewest(lambda gpus: highest(question.micro_batch, gpus) <= sure),
+        largest_micro_batch=_largest(lambda size: highest(size, question.gpus, question.nodes) <= sure),
+        fewest_gpus=_fewest(lambda gpus: highest(question.micro_batch, gpus, 1) <= sure),
     )
 
 

@@ -3,13 +3,14 @@
 import argparse
 import json
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from dtbench.fit.answer import BAND, Answer, Question, answer
 from dtbench.fit.models import sizes
-from dtbench.fit.speed import Speed, read_records, speed
+from dtbench.fit.speed import Speed, offers_for, read_records, speed
 from dtbench.study.families import NO_SDPA
 from dtbench.study.models import find_model
+from dtbench.study.platforms import PRICES, load_platforms, load_prices
 from harness.contract.engines import CONFIGS
 from harness.contract.errors import SpecError, nearest
 from harness.contract.frontier import CARDS, OUTSIDE_GIB, usable_bytes
@@ -32,7 +33,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--config", nargs="+", metavar="NAME", help="configs to ask for (default: all)")
     command.add_argument("--arm", choices=("matched", "defaults"), default="matched", help="default: matched")
     command.add_argument("--checkpointing", action="store_true", help="recompute each decoder block in backward")
-    command.add_argument("--tokens", type=float, metavar="N", help="tokens to train, for hours: 10e9")
+    command.add_argument("--gradients", choices=("float32", "engine"), default="float32", help="as in a study")
+    command.add_argument("--tokens", type=float, metavar="N", help="tokens to train, for hours and dollars: 10e9")
+    command.add_argument("--usd-per-hour", type=float, metavar="USD", help="price of all GPUs together, if not listed")
     command.add_argument("--records", type=Path, metavar="FOLDER", help="records for speeds (default: results)")
     command.add_argument("--json", action="store_true", help="print JSON")
 
@@ -81,28 +84,49 @@ def fit(options: argparse.Namespace, root: Path) -> int:
         sequence_length=options.sequence,
         micro_batch=options.micro_batch,
         arm=options.arm,
+        gradients=options.gradients,
+        nodes=options.nodes,
     )
     names = options.config or list(CONFIGS)
     answers = [one for name in names if (one := answer(question, name)) is not None]
-    records = list(read_records(options.records or root / "results")) if options.nodes == 1 else []
+    records = list(read_records(options.records or root / "results"))
     speeds = {one.config: speed(question, one.config, records) for one in answers}
+    bill = Bill(options.tokens, _hourly(options.usd_per_hour, question, root) if options.tokens else {})
     if options.json:
-        print(json.dumps(_plain(question, source, answers, speeds, options.tokens), indent=1))
+        print(json.dumps(_plain(question, source, answers, speeds, bill), indent=1))
     else:
-        print("\n".join(_lines(question, source, answers, speeds, options.tokens)))
+        print("\n".join(_lines(question, source, answers, speeds, bill)))
     return 0
 
 
+class Bill(NamedTuple):
+    """How many tokens are to be trained, and what an hour of all GPUs costs by each offer, in US dollars."""
+
+    tokens: float | None
+    usd_per_hour: dict[str, float]
+
+
+def _hourly(given: float | None, question: Question, root: Path) -> dict[str, float]:
+    if given is not None:
+        return {"--usd-per-hour": given}
+    folder = root / "config"
+    prices = load_prices(folder / PRICES)
+    platforms = load_platforms(folder / "platforms.yaml").values()
+    offers = offers_for(question, platforms, prices)
+    return {f"{price.offer or price.terms}, read on {price.date}": price.usd_per_hour for price in offers}
+
+
 def _plain(
-    question: Question, source: str, answers: list[Answer], speeds: dict[str, Speed | None], tokens: float | None
+    question: Question, source: str, answers: list[Answer], speeds: dict[str, Speed | None], bill: Bill
 ) -> dict[str, Any]:
     def entry(one: Answer) -> dict[str, Any]:
         known = speeds[one.config]
-        hours = known.hours(tokens) if known and tokens else None
+        hours = known.hours(bill.tokens) if known and bill.tokens else None
         return one.to_json() | {
             "tokens_per_s": known.to_json() if known else None,
             "hours": hours,
             "gpu_hours": hours * question.gpus if hours is not None else None,
+            "usd": {offer: hours * usd for offer, usd in bill.usd_per_hour.items()} if hours is not None else None,
         }
 
     return {
@@ -116,7 +140,9 @@ def _plain(
         "memory_source": source,
         "sequence_length": question.sequence_length,
         "micro_batch": question.micro_batch,
+        "nodes": question.nodes,
         "arm": question.arm,
+        "gradients": question.gradients,
         "attention": question.model.attention,
         "activation_checkpointing": question.model.activation_checkpointing,
         "band": {"of_peak": BAND, "of_peak_beyond_state": question.doubt},
@@ -126,7 +152,7 @@ def _plain(
 
 
 def _lines(
-    question: Question, source: str, answers: list[Answer], speeds: dict[str, Speed | None], tokens: float | None
+    question: Question, source: str, answers: list[Answer], speeds: dict[str, Speed | None], bill: Bill
 ) -> list[str]:
     shape = question.shape
     active = "" if shape.active_parameters == shape.parameters else f" ({shape.active_parameters / 1e9:.2f}B active)"
@@ -136,8 +162,9 @@ def _lines(
     lines = [
         f"{question.model.name}: {shape.parameters:,} parameters{active}, counted by {question.source}",
         f"{question.gpus} x {question.gpu}: {question.usable_bytes / GIB:.1f} GiB usable each ({source})",
-        f"sequence {question.sequence_length}, micro-batch {question.micro_batch}, arm {question.arm}, attention "
-        f"{question.model.attention}, activation checkpointing {checkpointing}; GiB of one GPU",
+        f"sequence {question.sequence_length}, micro-batch {question.micro_batch}, arm {question.arm}, gradients "
+        f"{question.gradients}, attention {question.model.attention}, activation checkpointing {checkpointing}; "
+        "GiB of one GPU",
         "",
         head,
     ]
@@ -151,18 +178,21 @@ def _lines(
     beyond = f" and {question.doubt:.0%} of what is no state" if question.doubts else ""
     lines += ["", f"Band: {BAND:.0%} of the peak{beyond}, to both sides."]
     lines += [f"  wider because {why}" for why in question.doubts.values()]
-    return lines + _speed_lines(question, speeds, tokens)
+    return lines + _speed_lines(question, speeds, bill)
 
 
-def _speed_lines(question: Question, speeds: dict[str, Speed | None], tokens: float | None) -> list[str]:
+def _speed_lines(question: Question, speeds: dict[str, Speed | None], bill: Bill) -> list[str]:
     known = {config: found for config, found in speeds.items() if found}
     if not known:
         return ["Speed: no stored record of such a run, so none is given."]
     lines = ["Tokens per second, all GPUs, from records of such runs:"]
     for config, found in known.items():
         line = f"  {config:<22}{found.median:>10,.0f} ({found.low:,.0f} to {found.high:,.0f}, {found.runs} runs)"
-        if tokens:
-            hours = found.hours(tokens)
+        if bill.tokens:
+            hours = found.hours(bill.tokens)
             line += f"; {hours:,.1f} h, {hours * question.gpus:,.1f} GPU-hours"
+            line += "".join(f", ${hours * usd:,.0f} ({offer})" for offer, usd in bill.usd_per_hour.items())
         lines.append(line)
+    if bill.tokens and not bill.usd_per_hour:
+        lines.append("Dollars: no offer in config/platforms.yaml is of such cards; give --usd-per-hour.")
     return lines

@@ -1,4 +1,4 @@
-"""Tokens per second of a fitting config, from stored records of like runs; nothing where there are none."""
+"""Tokens per second and dollars of a fitting config, from stored records of like runs; nothing where there are none."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dtbench.fit.answer import Question
+from dtbench.study.platforms import PlatformEntry, Price, offered
 from harness.contract.errors import SpecError
 from harness.contract.record import Record, read_record
 
@@ -53,12 +54,19 @@ def speed(question: Question, config: str, records: Iterable[Record]) -> Speed |
     return Speed(runs=len(found), low=found[0], median=found[len(found) // 2], high=found[-1]) if found else None
 
 
+def offers_for(question: Question, platforms: Iterable[PlatformEntry], prices: dict[str, Price]) -> list[Price]:
+    """What the asked cards cost together, by the offers of each platform of the same cards and nodes."""
+    asked = (question.gpu, question.gpus, question.nodes)
+    found = [offered(p, prices) for p in platforms if (p.accelerator, p.world_size, p.nodes) == asked]
+    return list({price.offer or price.terms: price for each in found for price in each}.values())
+
+
 def _like(record: Record, asked: Any) -> bool:
     ran = record.spec
     return (
         record.source is None
         and ran.platform.accelerator == asked.platform.accelerator
-        and ran.platform.world_size == asked.platform.world_size
+        and (ran.platform.world_size, ran.platform.nodes) == (asked.platform.world_size, asked.platform.nodes)
         and ran.platform.interconnect in ("nvlink", "none")
         and ran.model.config == asked.model.config
         and ran.model.activation_checkpointing == asked.model.activation_checkpointing
