@@ -177,6 +177,7 @@ def texts(report: Report) -> dict[str, str]:
         "headings": HEADINGS,
         "shown": SHOWN_FINDINGS,
         "chart_style": STYLE,
+        "script": SCRIPT,
         "spent_heads": SPENT_HEADS,
     }
     constants |= {"script_hash": base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()}
