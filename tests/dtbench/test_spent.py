@@ -88,6 +88,18 @@ def test_a_study_is_priced_with_its_failures(tmp_path: Path, study: Callable[[st
     assert spent_rows([platform])[0][:4] == ["a100-40gb-x4", "all", "all", "4"]
 
 
+def test_a_fallback_is_paid_as_it_was_bought(tmp_path: Path, study: Callable[[str], Matrix]) -> None:
+    matrix = study(STUDY)
+    labels = {"node.kubernetes.io/instance-type": "a2-highgpu-4g", "topology.kubernetes.io/zone": "us-central1-c"}
+    nodes = {"n1": labels | {"cloud.google.com/gke-spot": "true"}, "n2": labels}
+    record = write_record(tmp_path, make_record(matrix.runs[0]))
+    (record.parent / "k8s.json").write_text(json.dumps({"pods": [PREEMPTED, LAST], "bought": nodes}))
+    cell, platform = spent(load_runs(matrix, tmp_path), tmp_path, PRICES)
+    assert cell.paid_usd == pytest.approx((5.17342 + 14.69354) * 600 / 3600)
+    assert platform.paid_usd == pytest.approx((5.17342 + 14.69354) * 900 / 3600)
+    assert cell.list_usd == pytest.approx(14.69354 * 1200 / 3600)
+
+
 def test_an_unknown_price_leaves_hours(tmp_path: Path, study: Callable[[str], Matrix]) -> None:
     matrix = study(STUDY)
     record = write_record(tmp_path, make_record(matrix.runs[0]))

@@ -60,6 +60,9 @@ class Shed:
     def __init__(self, jobs):
         self.asked, self.jobs = [], jobs
 
+    def node(self, name):
+        return {"cloud.google.com/gke-spot": "true"}
+
     def pods(self, selector):
         self.asked.append("pods")
         return [

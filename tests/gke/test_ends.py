@@ -37,6 +37,9 @@ class Cluster:
     def events(self, about=""):
         return []
 
+    def node(self, name):
+        return {}
+
     def create(self, manifest, *, dry_run=False):
         self.made.append(manifest["metadata"]["name"])
         return manifest

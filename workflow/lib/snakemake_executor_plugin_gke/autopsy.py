@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -43,6 +43,8 @@ class Source(Protocol):
 
     def log(self, pod: str, tail_lines: int) -> str | None: ...
 
+    def node(self, name: str) -> dict[str, str]: ...
+
 
 class Morgue:
     """What Kubernetes knows about many Jobs that are over, for at most one LIST a poll: first pods, then events."""
@@ -57,6 +59,8 @@ class Morgue:
         self._fresh: dict[str, list[Json]] | None = None
         """Pods as listed in this poll."""
         self._asked = False
+        self._nodes: dict[str, dict[str, str]] | None = {}
+        """Labels by node; None: this account may not read nodes."""
 
     def new_poll(self, selector: str) -> None:
         """Begin another poll. Raises Unavailable when it needs events and cannot list them."""
@@ -89,10 +93,22 @@ class Morgue:
             "pod": last,
             "pods": pods,
             "nodes": status.roll_call(pods, nodes) if nodes > 1 else None,
+            "bought": self._labels(pod["spec"]["nodeName"] for pod in pods if pod["spec"].get("nodeName")),
             "events": sorted(events, key=status.event_time),
             "log_tail": log.splitlines() if log is not None else None,
             "cloud_logging": logging_query(self._cluster.namespace, name),
         }
+
+    def _labels(self, names: Iterable[str]) -> dict[str, dict[str, str]]:
+        """How the nodes of these names were bought, as far as this account may know."""
+        wanted = sorted(set(names))
+        for name in wanted:
+            if self._nodes is not None and name not in self._nodes:
+                try:
+                    self._nodes[name] = self._cluster.node(name)
+                except Refused:
+                    self._nodes = None
+        return {} if self._nodes is None else {name: self._nodes[name] for name in wanted}
 
     def _list_pods(self) -> dict[str, list[Json]]:
         pods: dict[str, list[Json]] = {}

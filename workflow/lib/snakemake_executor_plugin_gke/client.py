@@ -24,6 +24,11 @@ RETRY_STATUS = (429, 500, 502, 503, 504)
 UNAUTHORIZED = 401
 LOG_BYTES = 32 * 2**20
 """How much of a pod's log is read, from its end."""
+BOUGHT_LABELS = (
+    "node.kubernetes.io/instance-type", "topology.kubernetes.io/zone", "cloud.google.com/gke-spot",
+    "cloud.google.com/gke-provisioning", "cloud.google.com/gke-flex-start", "cloud.google.com/compute-class",
+)  # fmt: skip
+"""Labels of a node that tell its machine, its zone and how it was bought."""
 TELLING_EVENTS = ",".join(
     f"reason!={usual}" for usual in ("SuccessfulCreate", "Scheduled", "Pulling", "Pulled", "Created", "Started")
 )
@@ -103,6 +108,14 @@ class Cluster:
         answer = self._ask("list events", "core.list_namespaced_event", self.namespace, field_selector=about)
         items: list[dict[str, Any]] = answer["items"]
         return items
+
+    def node(self, name: str) -> dict[str, str]:
+        """Labels of a node, which say how it was bought; empty when it is gone. Raises Unavailable, Refused."""
+        try:
+            labels = self._ask("read node", "core.read_node", name)["metadata"].get("labels") or {}
+        except Missing:
+            return {}
+        return {label: labels[label] for label in BOUGHT_LABELS if label in labels}
 
     def log(self, pod: str, tail_lines: int) -> str | None:
         """The last lines of a pod's log; None when the pod or its log is gone. Raises Unavailable, Refused."""

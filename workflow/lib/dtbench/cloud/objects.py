@@ -19,7 +19,8 @@ IDLE_MINUTES = 5
 """How long a node that nothing needs is kept: the next waiting run takes it at once, and idle GPUs cost money."""
 KINDS = (
     ("v1", "Namespace"), ("v1", "ServiceAccount"), ("v1", "Service"), ("rbac.authorization.k8s.io/v1", "Role"),
-    ("rbac.authorization.k8s.io/v1", "RoleBinding"), ("cloud.google.com/v1", "ComputeClass"),
+    ("rbac.authorization.k8s.io/v1", "RoleBinding"), ("rbac.authorization.k8s.io/v1", "ClusterRole"),
+    ("rbac.authorization.k8s.io/v1", "ClusterRoleBinding"), ("cloud.google.com/v1", "ComputeClass"),
 )  # fmt: skip
 """API version and kind of what `up` makes, in its order; `down` goes the other way."""
 
@@ -56,13 +57,20 @@ def manifests(setup: Setup, platforms: Sequence[PlatformEntry], profile: Path) -
         plain = read_mapping(profile / f"{name}.yaml")
         found.append(plain | {"metadata": plain["metadata"] | {"namespace": setup.namespace, "labels": LABELS}})
     if setup.client:
-        role = found[-1]["metadata"]["name"]
-        group, kind = "rbac.authorization.k8s.io", "ServiceAccount" if ":" in setup.client else "User"
-        binding = _object(*KINDS[4], role, setup.namespace)
-        binding["roleRef"] = {"apiGroup": group, "kind": "Role", "name": role}
-        binding["subjects"] = [{"apiGroup": group, "kind": kind, "name": setup.client}]
-        found.append(binding)
+        nodes = _object(*KINDS[5], "dtbench-nodes")
+        # One node at a time and by name: its labels say how it was bought.
+        nodes["rules"] = [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]}]
+        found += [_bound(KINDS[4], found[-1], setup), nodes, _bound(KINDS[6], nodes, setup)]
     return found + [compute_class(entry, setup) for entry in platforms]
+
+
+def _bound(kind: tuple[str, str], role: Json, setup: Setup) -> Json:
+    """A binding of a Role to the client."""
+    name, group = role["metadata"]["name"], "rbac.authorization.k8s.io"
+    found = _object(*kind, name, role["metadata"].get("namespace", ""))
+    found["roleRef"] = {"apiGroup": group, "kind": role["kind"], "name": name}
+    found["subjects"] = [{"apiGroup": group, "kind": "User", "name": setup.client}]
+    return found
 
 
 def compute_class(entry: PlatformEntry, setup: Setup) -> Json:
@@ -83,7 +91,7 @@ def compute_class(entry: PlatformEntry, setup: Setup) -> Json:
             f"platform {entry.name}: --buy {','.join(setup.purchases)} leaves no way to buy it: spot needs "
             "`spot: true` of the platform, reservation needs --reservation"
         )
-    found = _object(*KINDS[5], entry.compute_class)
+    found = _object(*KINDS[7], entry.compute_class)
     config: Json = {"imageStreaming": {"enabled": True}}
     if setup.node_account:
         config["serviceAccount"] = setup.node_account

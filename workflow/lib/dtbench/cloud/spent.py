@@ -29,6 +29,8 @@ class Held:
     started_s: float
     """When its container ran: volumes, driver and image are there."""
     ended_s: float
+    offer: str = ""
+    """Row of the price list by which its node was bought, from the node's labels; empty: unknown."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +52,7 @@ class Spent:
     tokens: float
     """Tokens trained in timed windows of finished runs."""
     paid_usd: float | None
-    """By the offer that was asked for; None: its price is unknown."""
+    """As each node was bought, where its labels are known, else by the offer asked for; None: a price is unknown."""
     list_usd: float | None
     """On demand; None: that price is unknown."""
 
@@ -111,9 +113,22 @@ def held(facts: Json, delivered: str | None = None) -> list[Held]:
                 scheduled_s=_seconds(scheduled),
                 started_s=_seconds(min(started, default=scheduled)),
                 ended_s=_seconds(max(ended)),
+                offer=_bought((facts.get("bought") or {}).get(node) or {}),
             )
         )
     return found
+
+
+def _bought(labels: dict[str, str]) -> str:
+    """The price list's row for a node with these labels; empty when they do not say."""
+    machine, zone = labels.get("node.kubernetes.io/instance-type"), labels.get("topology.kubernetes.io/zone", "")
+    spot = (
+        labels.get("cloud.google.com/gke-spot") == "true" or labels.get("cloud.google.com/gke-provisioning") == "spot"
+    )
+    flex = labels.get("cloud.google.com/gke-flex-start") == "true"
+    if not machine or not zone:
+        return ""
+    return f"{machine}/{zone.rpartition('-')[0]}/{'spot' if spot else 'flex-start' if flex else 'on-demand'}"
 
 
 def spent(loaded: Loaded, results: Path, prices: dict[str, Price]) -> list[Spent]:
@@ -168,9 +183,10 @@ def _spent(
     platform: str, config: str, arm: str, pods: list[Held], idle: float, tokens: float,
     offer: str | None, prices: dict[str, Price],
 ) -> Spent:  # fmt: skip
-    node_s = sum(pod.ended_s - pod.scheduled_s for pod in pods) + idle
-    on_demand = f"{offer.rpartition('/')[0]}/on-demand" if offer else ""
-    paid, listed = prices.get(offer or ""), prices.get(on_demand)
+    busy_s = sum(pod.ended_s - pod.scheduled_s for pod in pods)
+    node_s = busy_s + idle
+    # Idle time is paid for like the rest.
+    shares = [(pod.offer or offer or "", (pod.ended_s - pod.scheduled_s) * node_s / max(busy_s, 1e-9)) for pod in pods]
     return Spent(
         platform=platform,
         config=config,
@@ -181,9 +197,19 @@ def _spent(
         node_s=node_s,
         idle_s=idle,
         tokens=tokens,
-        paid_usd=paid.usd_per_hour * node_s / SECONDS_PER_HOUR if paid else None,
-        list_usd=listed.usd_per_hour * node_s / SECONDS_PER_HOUR if listed else None,
+        paid_usd=_usd(shares, prices),
+        list_usd=_usd([(f"{row.rpartition('/')[0]}/on-demand", seconds) for row, seconds in shares], prices),
     )
+
+
+def _usd(shares: Iterable[tuple[str, float]], prices: dict[str, Price]) -> float | None:
+    """Dollars of rows held for so many seconds; None when one of them has no price."""
+    total = 0.0
+    for row, seconds in shares:
+        if row not in prices:
+            return None
+        total += prices[row].usd_per_hour * seconds / SECONDS_PER_HOUR
+    return total
 
 
 def idle_s(pods: Iterable[Held]) -> float:
