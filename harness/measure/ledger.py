@@ -89,6 +89,7 @@ def _sizes(spec: RunSpec, **counts: int) -> Sizes:
         world_size=spec.platform.world_size,
         ranks_per_node=spec.platform.ranks_per_node,
         bytes={role: DTYPE_BYTES[dtype] for role, dtype in encode(spec.numerics).items()},
+        checkpointing=spec.model.activation_checkpointing,
         **counts,
     )
 

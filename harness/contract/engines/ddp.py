@@ -33,6 +33,8 @@ def _ledger(settings: DdpSettings, sizes: Sizes) -> Ledger:
     n, each = sizes.parameters, sizes.bytes
     casts = each["compute"] != each["parameter"]
     compresses = each["reduce"] != each["parameter"]
+    # Cast copies live from forward to backward. With checkpointing blocks make theirs again, so only the head's live.
+    cast = sizes.embedding_parameters if sizes.checkpointing else n
     copies = 0 if settings.gradient_as_bucket_view else n * each["parameter"]
     return Ledger(
         parameters=n * each["parameter"],
@@ -40,8 +42,7 @@ def _ledger(settings: DdpSettings, sizes: Sizes) -> Ledger:
         optimizer=n * 2 * each["optimizer_state"],
         # As views of the buckets they stay allocated between steps.
         standing_gradients=n * each["parameter"] if settings.gradient_as_bucket_view else 0,
-        # Cast copies live from a block's forward to its backward.
-        gathered=n * each["compute"] if casts else 0,
+        gathered=cast * each["compute"] if casts else 0,
         buckets=copies + (int(settings.bucket_cap_mb * MIB) if compresses else 0),
     )
 

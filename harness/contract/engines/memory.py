@@ -18,6 +18,8 @@ class Sizes:
     ranks_per_node: int
     bytes: dict[str, int]
     """Role of the numerics -> bytes of one element."""
+    checkpointing: bool = False
+    """Whether backward computes each block again."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
