@@ -75,8 +75,10 @@ class NamedModel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     the config from there. A gated model needs its token as HF_TOKEN in the environment of the ranks."""
     attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
     """Attention implementation, the same for every engine."""
-    activation_checkpointing: bool = False
-    """Recompute each decoder block in backward."""
+    activation_checkpointing: bool | Literal["selective"] = False
+    """Recompute each decoder block in backward; `selective`: all of it but matrix products and attention."""
+    kernels: Literal["torch", "liger"] = "torch"
+    """`liger`: fused Triton kernels for norm, rotary embedding, MLP and loss in every engine; NVIDIA GPUs only."""
     seed: Int = 0
     """Seed of the random weights."""
 
@@ -214,6 +216,13 @@ class RunSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if self.spec_version != SPEC_VERSION:
             raise SpecError(f"spec_version: found {self.spec_version}, this harness reads {SPEC_VERSION}")
         check_variables(self.environment)
+        if self.platform.device == "cpu" and self.model.kernels == "liger":
+            raise SpecError("model.kernels: found 'liger', whose kernels need a GPU; use 'torch' on a CPU platform")
+        if self.model.activation_checkpointing == "selective" and self.engine.settings.get("compile"):
+            raise SpecError(
+                "model.activation_checkpointing: found 'selective' beside compile, where torch decides what to keep; "
+                "give one of them"
+            )
         for name in NUMERIC_DTYPES:
             if self.platform.device == "cpu" and getattr(self.numerics, name) == "float16":
                 raise SpecError(f"numerics.{name}: float16 does not train on CPU; use bfloat16 or float32")

@@ -7,6 +7,7 @@ from torch.distributed.tensor import Shard
 
 from harness.contract.codec import decode
 from harness.contract.engines.fsdp2 import FsdpSettings
+from harness.contract.errors import SpecError
 from harness.engines.base import Context, dtype
 from harness.engines.model import Weights, compile_parts, decoder_blocks
 from harness.engines.torch_engine import TorchEngine
@@ -22,6 +23,9 @@ class FsdpEngine(TorchEngine):
 
     def __init__(self, context: Context) -> None:
         self._settings = decode(FsdpSettings, context.spec.engine.settings, "engine.settings")
+        platform = context.spec.platform
+        sharing = platform.ranks_per_node if self._settings.replicate_nodes else platform.world_size
+        _check_group(self._settings.reshard_after_forward, sharing)
         # Pinning serves copies to a GPU; without one there is nothing to pin for.
         self._pins = self._settings.pin_memory and context.device.type == "cuda"
         super().__init__(context)
@@ -80,6 +84,7 @@ class FsdpEngine(TorchEngine):
             "mesh": {"replicate": self._spec.platform.nodes} if settings.replicate_nodes else {},
             "prefetch_depth": settings.prefetch_depth,
             "compile": settings.compile,
+            "found": _found(decoder_blocks(self.model)),
         }
 
 
@@ -91,6 +96,27 @@ def _placement(parameter: nn.Parameter, shards: int) -> Shard | None:
     if parameter.dim() < _EXPERTS_DIMENSIONS or parameter.shape[0] % shards == 0:
         return None
     return next((Shard(d) for d in range(1, parameter.dim()) if parameter.shape[d] % shards == 0), None)
+
+
+def _check_group(group: bool | int, ranks: int) -> None:
+    """Refuse a number of ranks that torch would take for true or false, or cannot form."""
+    if not isinstance(group, bool) and (ranks % group or not 1 < group < ranks):
+        raise SpecError(
+            f"engine.settings.reshard_after_forward: found {group} on {ranks} ranks that shard; expected true, "
+            "false or a divisor between 1 and that number"
+        )
+
+
+def _found(blocks: list[nn.Module]) -> dict[str, object]:
+    """What torch's own state says of the first decoder block."""
+    state = blocks[0]._get_fsdp_state()  # type: ignore[operator]
+    group = state._fsdp_param_group
+    after = group.post_forward_mesh_info
+    return {
+        "forward_prefetch": len(state._states_to_forward_prefetch),
+        "backward_prefetch": max(len(b._get_fsdp_state()._states_to_backward_prefetch) for b in blocks),  # type: ignore[operator]
+        "reshard_after_forward_ranks": None if after is None else after.shard_mesh_size,
+    }
 
 
 def _prefetch(units: list[nn.Module], depth: int) -> None:

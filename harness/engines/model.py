@@ -20,11 +20,14 @@ from harness.contract.spec import Model, RunSpec
 from harness.engines.base import Context, dtype
 from harness.engines.checkpoint import Checkpoint
 from harness.engines.imports import import_causal_lm
+from harness.engines.kernels import checkpoint_blocks, use_liger
 
 
 def build_meta_model(context: Context) -> nn.Module:
     """The spec's model on the meta device, in training mode. Raises SpecError for a model type without a causal LM."""
     model_spec = context.spec.model
+    if model_spec.kernels == "liger":
+        use_liger(model_spec)
     config_class, model_class = _classes(model_spec)
     config = config_class(**_settings(model_spec))
     for key in silenced_dropout(context.spec):
@@ -44,9 +47,7 @@ def build_meta_model(context: Context) -> nn.Module:
         parameter.data = parameter.data.to(config.dtype)
     model.train()
     if model_spec.activation_checkpointing:
-        # Renamed in transformers 5.18 or later; the old name warns, the new one is not there before.
-        enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
-        enable({"use_reentrant": False})
+        checkpoint_blocks(model, model_spec.activation_checkpointing)
     return model
 
 

@@ -24,6 +24,7 @@ from harness.contract.parity import (
 )
 from harness.engines.base import Context, Engine, build_engine
 from harness.engines.checkpoint import finish_loading
+from harness.engines.kernels import liger_modules
 from harness.engines.loop import Hook, Loop
 from harness.engines.model import decoder_blocks, expert_blocks, named_stages, silenced_dropout
 from harness.measure import clock, nvml
@@ -34,7 +35,7 @@ from harness.measure.preflight import preflight
 from harness.measure.trace import Movement, Outputs, Routing
 from harness.measure.traffic import TrafficError, profiled_pass
 
-_PACKAGES = ("torch", "transformers", "deepspeed", "triton", "numpy")
+_PACKAGES = ("torch", "transformers", "deepspeed", "triton", "liger-kernel", "numpy")
 
 
 class Training:
@@ -199,7 +200,9 @@ class Training:
             state=self._state,
             found=self._found,
             startup_s=self._startup.seconds,
-            resolved=self.engine.resolved() | {"dropout_set_to_0": silenced_dropout(self._spec)},
+            resolved=self.engine.resolved()
+            | {"dropout_set_to_0": silenced_dropout(self._spec)}
+            | {"liger_modules": liger_modules(self.engine.model)},
             versions=versions(),
             device_name=device_name(self._context.device),
             moved=self._moved,

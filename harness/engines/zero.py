@@ -7,6 +7,7 @@ from typing import Any
 import deepspeed
 import torch
 from deepspeed.runtime import compiler
+from deepspeed.runtime.zero.linear import zero3_linear_wrap
 from torch import nn
 
 from harness.contract.codec import decode
@@ -33,6 +34,7 @@ from harness.engines.zero_patches import (
 
 import_muon(compiler)
 
+_LINEAR = torch.nn.functional.linear
 _SHORT = {"float32": "fp32", "bfloat16": "bf16"}
 
 
@@ -86,6 +88,8 @@ class ZeroEngine:
         self.model = build_meta_model(context)
         self.parameters = count_parameters(self.model)
         weights = Weights(context, self.model)
+        # DeepSpeed exchanges the function for the whole process and never puts the original back.
+        torch.nn.functional.linear = _LINEAR
         if settings.stage == 3:
             deepspeed.zero.Init(module=_Unborn(weights, self.model), config_dict_or_path=self._config)
             self._leaves = _leaf_classes(self.model, settings)
@@ -196,6 +200,18 @@ class ZeroEngine:
             "leaf_blocks": self._settings.leaf_blocks,
             "leaf_modules": [cls.__name__ for cls in self._leaves],
             "compile": self._settings.compile,
+            "found": self._found_settings(),
+        }
+
+    def _found_settings(self) -> dict[str, object]:
+        """What the running engine does, for settings that a configuration could name without effect."""
+        wrapper = self._engine.optimizer
+        return {
+            "leaves": sum(deepspeed.utils.z3_leaf_module(module) for module in self.model.modules()),
+            "memory_efficient_linear": torch.nn.functional.linear is zero3_linear_wrap,
+            "check_grad_overflow": getattr(wrapper, "check_grad_overflow", None),
+            "quantized_weights": self._settings.stage == 3 and wrapper.parameter_offload.zero_quantized_weights,
+            "quantized_gradients": getattr(wrapper, "all2all_process_group", None) is not None,
         }
 
 
@@ -216,6 +232,11 @@ def _own_part(parameter: nn.Parameter) -> torch.Tensor:
 
 def _check(context: Context, settings: ZeroSettings) -> None:
     spec = context.spec
+    for name in ("quantized_weights", "quantized_gradients", "deepcompile"):
+        if getattr(settings, name) and context.device.type != "cuda":
+            raise SpecError(f"engine.settings.{name}: found a run on the CPU; DeepSpeed has it on NVIDIA GPUs only")
+    if settings.quantized_gradients and spec.platform.nodes == 1:
+        raise SpecError("engine.settings.quantized_gradients: found one node; DeepSpeed quantizes between nodes only")
     require(spec, compute=(spec.numerics.parameter,), master=("float32",), optimizer_state=("float32",))
     if spec.optimizer.implementation == "deepspeed-cpu" and not settings.offload_optimizer:
         raise SpecError(
@@ -238,7 +259,11 @@ def deepspeed_config(spec: RunSpec, settings: ZeroSettings, world_size: int) -> 
         "gradient_accumulation_steps": data.gradient_accumulation,
         "gradient_clipping": spec.optimizer.clip_norm,
         "prescale_gradients": False,
-        "bf16": {"enabled": numerics.parameter == "bfloat16", "bf16_master_weights_and_grads": False},
+        "bf16": {
+            "enabled": numerics.parameter == "bfloat16",
+            "bf16_master_weights_and_grads": False,
+            "check_grad_overflow": settings.check_grad_overflow,
+        },
         "fp16": {"enabled": False},
         "communication_data_type": _SHORT[numerics.reduce],
         "data_types": {"grad_accum_dtype": _SHORT[numerics.accumulate]},
@@ -277,7 +302,9 @@ def _zero(settings: ZeroSettings, *, pin: bool) -> dict[str, Any]:
             "stage3_max_live_parameters": settings.max_live_parameters,
             "stage3_max_reuse_distance": settings.max_reuse_distance,
             "stage3_gather_16bit_weights_on_model_save": False,
-            "memory_efficient_linear": True,
+            "memory_efficient_linear": settings.memory_efficient_linear,
+            "zero_quantized_weights": settings.quantized_weights,
+            "zero_quantized_gradients": settings.quantized_gradients,
         }
     # Pinning serves copies to a GPU; without one there is nothing to pin for.
     if settings.offload_optimizer:

@@ -121,6 +121,9 @@ def _activations(spec: RunSpec, shape: Shape) -> tuple[int, int]:
         linear, square = shape.saved
         block = int(tokens * (linear + square * spec.data.sequence_length) * size / DTYPE_BYTES["bfloat16"])
     last = tokens * shape.hidden * (4 + 2 * size)
+    if spec.model.activation_checkpointing == "selective":
+        width = 2 * shape.query_width + 2 * shape.key_width + 2 * shape.active_intermediate + 3 * shape.hidden
+        return shape.layers * tokens * (width * size + 4 * shape.heads) + block + last
     if spec.model.activation_checkpointing:
         return shape.layers * tokens * shape.hidden * size + last, block
     return shape.layers * block + last, block

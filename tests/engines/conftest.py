@@ -46,12 +46,20 @@ class Trained:
         return [sum(step) / len(step) for step in zip(*(r.loss for r in self.ranks), strict=True)]
 
 
-def torchrun(*arguments: str, timeout_s: float = 1500) -> subprocess.CompletedProcess[str]:
-    """Run a module on two ranks of this machine."""
+def torchrun(*arguments: str, timeout_s: float = 1500, ranks: int = 2) -> subprocess.CompletedProcess[str]:
+    """Run a module on ranks of this machine."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(port)]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        str(ranks),
+        "--master-port",
+        str(port),
+    ]
     return subprocess.run(
         [*command, *arguments],
         cwd=ROOT,
@@ -137,21 +145,21 @@ def save_checkpoints(folder: Path) -> dict[str, float]:
     return losses
 
 
-def train(folder: Path, specs: dict[str, RunSpec]) -> dict[str, Trained]:
+def train(folder: Path, specs: dict[str, RunSpec], ranks: int = 2) -> dict[str, Trained]:
     """Train the specs below `folder` one after the other in one process group; results by name."""
     for name, spec in specs.items():
         place = folder / name.replace("/", "-")
         place.mkdir()
         (place / "spec.json").write_text(json.dumps(encode(spec)))
-    finished = torchrun("-m", "tests.engines.many", str(folder))
+    finished = torchrun("-m", "tests.engines.many", str(folder), ranks=ranks)
     assert finished.returncode == 0, finished.stdout[-2000:] + finished.stderr[-4000:]
     results = {}
     for name in specs:
         place = folder / name.replace("/", "-")
         errors = [p.read_text() for p in sorted(place.glob("error-*.txt"))]
         assert not errors, f"{name}: {errors[0]}"
-        ranks = [decode_file(RankResult, place / f"result-{rank}.json") for rank in range(2)]
-        results[name] = Trained(ranks, json.loads((place / "parity-0.json").read_text()))
+        found = [decode_file(RankResult, place / f"result-{rank}.json") for rank in range(ranks)]
+        results[name] = Trained(found, json.loads((place / "parity-0.json").read_text()))
     return results
 
 

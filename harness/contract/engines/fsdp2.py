@@ -11,8 +11,9 @@ from harness.contract.engines.traffic import Among, Message
 class FsdpSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of FSDP2, with torch's own defaults."""
 
-    reshard_after_forward: bool = True
-    """Free the gathered parameters after forward and gather them again for backward."""
+    reshard_after_forward: bool | PositiveInt = True
+    """Free the gathered parameters after forward and gather them again for backward; a number keeps them sharded over
+    so many neighbouring ranks in between, so that gathering them again stays inside that group."""
     offload: bool = False
     """CPUOffloadPolicy: parameters, gradients and optimizer state live in host memory."""
     pin_memory: bool = True
@@ -48,12 +49,15 @@ def _ledger(settings: FsdpSettings, sizes: Sizes) -> Ledger:
     root = n - sizes.layers * sizes.block_parameters
     # When backward begins, resharding keeps the root, which holds the head, and the blocks prefetched by then.
     kept = root + max(1, settings.prefetch_depth) * unit if settings.reshard_after_forward else n
+    group = settings.reshard_after_forward
+    # Neighbours hold the whole model between them after forward; True and False are no numbers of ranks.
+    between = 0 if isinstance(group, bool) else n // group
     parameters, optimizer = n * each["parameter"] // world, n * 2 * each["optimizer_state"] // world
     return Ledger(
         parameters=0 if settings.offload else parameters,
         gradients=0 if settings.offload else parameters,
         optimizer=0 if settings.offload else optimizer,
-        gathered=min(kept, n) * each["compute"],
+        gathered=min(kept + between, n) * each["compute"],
         # In backward a unit's whole gradient lies beside its reduce-scatter input.
         unreduced=max(unit, root) * (each["compute"] + each["reduce"]),
         host=2 * parameters + optimizer if settings.offload else 0,

@@ -4,11 +4,19 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from harness.contract.codec import Int, NotNegativeInt, PositiveInt
+from harness.contract.codec import Int, NotNegativeInt, PositiveInt, defaults_of
 from harness.contract.engines.descriptor import Config, Descriptor, Sharded, Trials, bf16_compute
 from harness.contract.engines.memory import Ledger, Sizes
 from harness.contract.engines.traffic import Kind, Message
 from harness.contract.errors import SpecError
+
+_ADDED = {
+    "memory_efficient_linear": (3,),
+    "check_grad_overflow": (1, 2),
+    "quantized_weights": (3,),
+    "quantized_gradients": (3,),
+}
+"""Setting that came after specs were stored -> the stages at which it does something."""
 
 
 class ZeroSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -38,11 +46,24 @@ class ZeroSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     sub_group_size: PositiveInt = 1_000_000_000
     leaf_blocks: bool = False
     """Treat each decoder block as one leaf: one gather per block, as FSDP2 does (stage 3)."""
+    memory_efficient_linear: bool = True
+    """Stage 3: DeepSpeed's linear function, which keeps no gathered weight for backward."""
+    check_grad_overflow: bool = True
+    """Stages 1 and 2: look for infinite gradients before every update, which makes the host wait for the device."""
+    quantized_weights: bool = False
+    """Stage 3, GPUs only: ZeRO++ gathers parameters as 8-bit integers. Not the same training: the gate will say so."""
+    quantized_gradients: bool = False
+    """Stage 3, GPUs of several nodes only: ZeRO++ reduces gradients as 4-bit integers. Not the same training either."""
     deepcompile: bool = False
+    """DeepSpeed's own compiler passes; GPUs only."""
     compile: bool = False
     """torch.compile each decoder block and the loss."""
 
     def __post_init__(self) -> None:
+        for name, stages in _ADDED.items():
+            if self.stage not in stages and getattr(self, name) != defaults_of(ZeroSettings)[name]:
+                wanted = " or ".join(map(str, stages))
+                raise SpecError(f"{name}: has an effect at stage {wanted} only, found stage {self.stage}; leave it out")
         if self.offload_param and self.stage != 3:
             raise SpecError(f"offload_param: needs stage 3, found stage {self.stage}")
         if self.offload_optimizer and self.stage == 0:
@@ -185,6 +206,7 @@ ZERO = Descriptor(
     name="zero",
     launcher="deepspeed",
     settings=ZeroSettings,
+    added=frozenset(_ADDED),
     configs=(
         _config("zero-0", stage=0),
         _config("zero-1", stage=1, overlap_comm=False),
