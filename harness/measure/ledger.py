@@ -123,7 +123,7 @@ def _activations(spec: RunSpec, shape: Shape) -> tuple[int, int]:
     last = tokens * shape.hidden * (4 + 2 * size)
     if spec.model.activation_checkpointing == "selective":
         width = 2 * shape.query_width + 2 * shape.key_width + 2 * shape.active_intermediate + 3 * shape.hidden
-        return shape.layers * tokens * (width * size + 4 * shape.heads) + block + last
+        return shape.layers * tokens * (width * size + 4 * shape.heads) + last, block
     if spec.model.activation_checkpointing:
         return shape.layers * tokens * shape.hidden * size + last, block
     return shape.layers * block + last, block

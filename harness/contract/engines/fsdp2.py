@@ -73,8 +73,10 @@ def _traffic(settings: FsdpSettings, sizes: Sizes) -> tuple[Message, ...]:
         Message(kind="all_gather", bytes=n * each["compute"], calls=units + 1, among=among),
         Message(kind="reduce_scatter", bytes=n * each["reduce"], calls=units + 1, among=among),
     ]
-    if settings.reshard_after_forward:
-        sent.append(Message(kind="all_gather", bytes=blocks * each["compute"], calls=units, among=among))
+    if group := settings.reshard_after_forward:
+        near = not isinstance(group, bool) and sizes.ranks_per_node % group == 0
+        again: Among = "node" if near else among
+        sent.append(Message(kind="all_gather", bytes=blocks * each["compute"], calls=units, among=again))
     if settings.replicate_nodes:
         part = n * each["reduce"] // sizes.ranks_per_node
         sent.append(Message(kind="all_reduce", bytes=part, calls=units + 1, among="peers"))
