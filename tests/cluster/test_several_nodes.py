@@ -17,6 +17,9 @@ import yaml
 from snakemake_executor_plugin_gke.manifest import render_manifest
 
 from tests.cluster.lab.client import ROOT, check_files, light_study, study
+from tests.cluster.lab.kube import Kube
+from tests.cluster.lab.kubelet import Kubelet, Node
+from tests.cluster.lab.plane import ControlPlane
 from tests.cluster.lab.process import until
 from tests.gke.specs import make_settings, make_spec
 
@@ -172,3 +175,53 @@ def test_a_server_without_gangs_is_told(clone, kube):
     client.send_signal(signal.SIGINT)
     client.wait(20)
     assert len(kube.jobs()) == 1
+
+
+@pytest.fixture
+def gang_plane(binary, tmp_path):
+    """A control plane that schedules gangs."""
+    plane = ControlPlane(binary, tmp_path / "plane", gates="GenericWorkload=true,WorkloadWithJob=true")
+    try:
+        plane.start()
+        yield plane
+    finally:
+        plane.stop()
+
+
+def test_a_gang_waits_until_all_fit(gang_plane, binary, tmp_path):
+    kube = Kube(str(gang_plane.kubeconfig), "gang")
+    kube.make_namespace()
+    until(kube.has_service_account, 30, "the namespace's service account")
+    kubelets = []
+
+    def join(name):
+        node, place = Node(name), (gang_plane.certificate, gang_plane.key)
+        kubelets.append(Kubelet(node, binary, gang_plane.kubeconfig, place, tmp_path / name))
+        kubelets[-1].start({})
+        until(lambda: kube.node_is_ready(name), 60, f"node {name}")
+
+    def bound():
+        return sorted(pod["spec"]["nodeName"] for pod in kube.pods() if pod["spec"].get("nodeName"))
+
+    try:
+        join("a")
+        platform = {"world_size": 2, "nodes": 2, "machine_type": "g2-standard-12", "cpus": 1, "memory_gib": 8}
+        jobs = [
+            render_manifest(make_spec(repeat=n, **platform), make_settings(namespace="gang", gang=gang))
+            for n, gang in ((1, True), (2, False))
+        ]
+        kube.create(jobs[0])
+        until(lambda: len(kube.pods()) == 2, 60, "both pods of the gang")
+        time.sleep(5)
+        assert bound() == [], "one GPU is free, but a gang of two takes two or none"
+        join("b")
+        until(lambda: bound() == ["a", "b"], 60, "both pods to be placed")
+        kube.delete_all()
+        until(lambda: not kube.pods(), 60, "the gang to be gone")
+        kubelets[1].power_off()
+        kube.core.delete_node("b")
+        kube.create(jobs[1])
+        until(lambda: bound() == ["a"], 60, "without a gang one pod to take a GPU alone")
+    finally:
+        for kubelet in kubelets:
+            kubelet.power_off()

@@ -13,8 +13,9 @@ from tests.cluster.lab.process import free_port, start, stop, until
 class ControlPlane:
     """One cluster, everything it writes below one folder; nodes are joined to it by lab.kubelet."""
 
-    def __init__(self, binary: Path, folder: Path, *, audit: bool = False) -> None:
+    def __init__(self, binary: Path, folder: Path, *, audit: bool = False, gates: str = "") -> None:
         self.binary, self.folder, self._audit = binary, folder, audit
+        self._gates = [f"--feature-gates={gates}"] if gates else []
         self.kubeconfig, self.client_kubeconfig = folder / "kubeconfig", folder / "client.kubeconfig"
         self.certificate, self.key = folder / "node.crt", folder / "node.key"
         self._ports = {name: free_port() for name in ("etcd", "peer", "secure")}
@@ -42,10 +43,12 @@ class ControlPlane:
             "--node-monitor-period=2s", "--node-monitor-grace-period=10s", "--concurrent-job-syncs=20",
             # Without it RBAC forbids the Job controller to create pods.
             "--use-service-account-credentials=true", "--kube-api-qps=200", "--kube-api-burst=400",
+            *self._gates,
         )  # fmt: skip
         self._start(
-            "scheduler", f"--kubeconfig={self.folder}/scheduler.kubeconfig", "--leader-elect=false", "--secure-port=0"
-        )
+            "scheduler", f"--kubeconfig={self.folder}/scheduler.kubeconfig", "--leader-elect=false", "--secure-port=0",
+            *self._gates,
+        )  # fmt: skip
 
     @property
     def audit_log(self) -> Path:
@@ -70,7 +73,8 @@ class ControlPlane:
             f"--service-account-signing-key-file={self.folder}/sa.key",
             # A pod of a lost node is given up after seconds here, after 5 minutes in a real cluster.
             "--default-not-ready-toleration-seconds=5", "--default-unreachable-toleration-seconds=5",
-            *audit,
+            # Gangs are made of objects of the second group.
+            *(["--runtime-config=api/all=true"] if self._gates else []), *self._gates, *audit,
         )  # fmt: skip
         until(self._ready, 90, f"the API server; see {self.folder}/apiserver.log", every_s=0.25)
 
