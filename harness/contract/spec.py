@@ -232,7 +232,7 @@ class RunSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                     f"faults[{index}].rank: found {fault.rank}, expected 0 to {self.platform.world_size - 1}"
                 )
         for index, trial in enumerate(self.protocol.trials):
-            resolve_settings(self.engine.name, trial, f"protocol.trials[{index}]")
+            resolve_settings(self.engine.name, self.engine.settings | trial, f"protocol.trials[{index}]")
 
     @property
     def tokens_per_step(self) -> int:

@@ -126,6 +126,14 @@ def test_most_wanted_cells_run_first(study: Load) -> None:
     assert names[5] == "ddp"
 
 
+def test_a_trial_is_judged_with_its_configs_settings(study: Load) -> None:
+    text = "platforms: [h200-x1]\nconfigs: [zero-2]\narms: [tuned]\ntuned: {zero-2: [{check_grad_overflow: false}]}\n"
+    (run,) = {run.engine.settings["stage"]: run for run in study(text).runs}.values()
+    assert run.protocol.trials == ({"check_grad_overflow": False},)
+    with pytest.raises(SpecError, match="at stage 1 or 2 only, found stage 3"):
+        study(text.replace("zero-2", "zero-3"))
+
+
 HEADLINE = """
 platforms: [h200-x2]
 configs: [ddp, zero-2, fsdp2-reshard, zero-3, zero-3-offload]
