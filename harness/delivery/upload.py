@@ -105,7 +105,7 @@ class Bucket:
 
     def _bucket_is_there(self, patience_s: float) -> bool:
         try:
-            return bool(self._opened().exists(timeout=_request_s(patience_s), retry=_retry(patience_s)))
+            return bool(self._opened().exists(**_within(patience_s)))
         except FAULTS:
             # Writers of objects are often not allowed to look at the bucket itself.
             return True
@@ -113,9 +113,7 @@ class Bucket:
     def delivered(self, spec: RunSpec, patience_s: float) -> Record | None:
         """The record that is there already, or None. Raises DeliveryError when it belongs to another spec."""
         try:
-            raw = self._patiently(
-                lambda: self._blob(RECORD).download_as_bytes(timeout=_request_s(patience_s), retry=_retry(patience_s))
-            )
+            raw = self._patiently(lambda: self._blob(RECORD).download_as_bytes(**_within(patience_s)))
             record = parse_record(json.loads(raw))
         except api.NotFound as error:
             if not self._bucket_is_there(patience_s):
@@ -206,8 +204,7 @@ class Bucket:
         """An object of the attempt's study, by its name below the study's prefix; None when there is none."""
         try:
             blob = self._beside(spec, name)
-            options = {"timeout": _request_s(BESIDE_PATIENCE_S), "retry": _retry(BESIDE_PATIENCE_S)}
-            return blob.download_as_bytes(**options) if blob else None
+            return blob.download_as_bytes(**_within(BESIDE_PATIENCE_S)) if blob else None
         except api.NotFound:
             return None
         except FAULTS as error:
@@ -217,9 +214,8 @@ class Bucket:
         """Write an object of the attempt's study."""
         try:
             blob = self._beside(spec, name)
-            options = {"timeout": _request_s(BESIDE_PATIENCE_S), "retry": _retry(BESIDE_PATIENCE_S)}
             if blob:
-                blob.upload_from_string(text, "application/json", **options)
+                blob.upload_from_string(text, "application/json", **_within(BESIDE_PATIENCE_S))
         except FAULTS as error:
             raise DeliveryError(f"{self.url}: {name} cannot be written: {_words(error)}") from error
 
@@ -232,16 +228,11 @@ class Bucket:
         blob = self._blob(name)
         if path.stat().st_size > RESUMABLE_FROM_BYTES:
             blob.chunk_size = RESUMABLE_FROM_BYTES
-        left_s = _left_s(end_s)
-        blob.upload_from_filename(str(path), timeout=_request_s(left_s), retry=_retry(left_s))
+        blob.upload_from_filename(str(path), **_within(_left_s(end_s)))
 
     def _put(self, name: str, text: str, left_s: float, if_generation_match: int | None = None) -> None:
         self._blob(name).upload_from_string(
-            text,
-            "application/json",
-            if_generation_match=if_generation_match,
-            timeout=_request_s(left_s),
-            retry=_retry(left_s),
+            text, "application/json", if_generation_match=if_generation_match, **_within(left_s)
         )
 
     def _blob(self, name: str) -> Any:
@@ -291,12 +282,10 @@ def hopeless(error: DeliveryError) -> bool:
     return error.__cause__ is None or isinstance(error.__cause__, HOPELESS)
 
 
-def _retry(left_s: float) -> Any:
-    return DEFAULT_RETRY.with_timeout(left_s).with_delay(initial=0.5, multiplier=2.0, maximum=10.0)
-
-
-def _request_s(left_s: float) -> float:
-    return max(2.0, min(REQUEST_TIMEOUT_S, left_s / 2))
+def _within(left_s: float) -> dict[str, Any]:
+    """Arguments of the client library for one request and its retries."""
+    retry = DEFAULT_RETRY.with_timeout(left_s).with_delay(initial=0.5, multiplier=2.0, maximum=10.0)
+    return {"timeout": max(2.0, min(REQUEST_TIMEOUT_S, left_s / 2)), "retry": retry}
 
 
 def _left_s(end_s: float) -> float:

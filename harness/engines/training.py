@@ -28,11 +28,10 @@ from harness.engines.kernels import liger_modules
 from harness.engines.loop import Hook, Loop
 from harness.engines.model import decoder_blocks, expert_blocks, named_stages, silenced_dropout
 from harness.measure import clock, nvml
-from harness.measure.compiled import CompiledBlocks
 from harness.measure.ledger import predict, state_bytes_per_parameter
 from harness.measure.memory import Gauge, PhasePeaks, take_inventory
 from harness.measure.preflight import preflight
-from harness.measure.trace import Movement, Outputs, Routing
+from harness.measure.trace import CompiledBlocks, Movement, Outputs, Routing
 from harness.measure.traffic import TrafficError, profiled_pass
 
 _PACKAGES = ("torch", "transformers", "deepspeed", "triton", "liger-kernel", "numpy")

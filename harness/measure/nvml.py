@@ -70,7 +70,9 @@ def meter(uuid: str | None) -> Callable[[], float | None]:
     handle = find_gpu(nvml, uuid) if nvml is not None and uuid is not None else None
 
     def read_j() -> float | None:
-        energy_mj = None if handle is None else _ask(nvml, nvml.nvmlDeviceGetTotalEnergyConsumption, handle)
+        if nvml is None or handle is None:
+            return None
+        energy_mj = _ask(nvml, nvml.nvmlDeviceGetTotalEnergyConsumption, handle)
         return None if energy_mj is None else energy_mj / 1000
 
     return read_j

@@ -8,8 +8,7 @@ import pytest
 from dtbench.report.document import write_report
 from dtbench.results.cells import collect
 from dtbench.results.numbers import tokens_per_s
-from dtbench.results.parity import compare
-from dtbench.results.runs import load_runs
+from dtbench.results.runs import compare, load_runs
 from dtbench.study.matrix import Matrix
 from dtbench.workflow import Plan, parse_rerun
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from harness.measure.compiled import CompiledBlocks
+from harness.measure.trace import CompiledBlocks
 
 LIMIT = 3
 X = torch.ones(2, 4)

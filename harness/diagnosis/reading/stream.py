@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import accumulate
 from typing import IO, cast
 
-from harness.diagnosis.reading.pasted import strip_common, unwrap
+from harness.diagnosis.reading.text import strip_common, unwrap
 
 BLOCK_BYTES = 1 << 20
 LONGEST_LINE_BYTES = 1 << 16

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from dtbench.cloud.spent import SPENT_HEADS, read_receipts, receipt_lines, spent, spent_rows
 from dtbench.report.advice import Choice, choices
-from dtbench.report.beside import Beside, beside
 from dtbench.report.charts.study import draw
 from dtbench.report.charts.svg import STYLE, anchor_of, as_file
 from dtbench.report.decisions import Decision, decisions
@@ -34,7 +33,7 @@ from dtbench.report.sections import PlatformSection, SummaryRow, platform_sectio
 from dtbench.report.sentences import Finding
 from dtbench.report.tables import write_tables
 from dtbench.results.cells import CellResult, collect
-from dtbench.results.comparison import Results
+from dtbench.results.comparison import Beside, Results, beside
 from dtbench.results.deaths import Death, SurvivalLine, find_deaths, memory_needs, survival_lines
 from dtbench.results.runs import MISSING, Loaded, all_attempts, all_runs, load_runs
 from dtbench.results.scaling import ScalingRow, scaling_rows

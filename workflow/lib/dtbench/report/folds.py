@@ -13,8 +13,7 @@ from dtbench.report.charts.svg import anchor_of
 from dtbench.report.render import fixed
 from dtbench.results import numbers as c
 from dtbench.results.cells import CellResult
-from dtbench.results.parity import references
-from dtbench.results.runs import MISSING, Attempt, Run
+from dtbench.results.runs import MISSING, Attempt, Run, references
 from harness.contract.codec import essence
 from harness.contract.diagnosis import Diagnosis
 from harness.contract.errors import clip

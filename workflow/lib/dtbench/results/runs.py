@@ -1,4 +1,7 @@
-"""A study's results as they lie on disk: every run with its attempts, today's diagnosis of each, and its parity."""
+"""A study's results as they lie on disk: every run with its attempts, today's diagnosis of each, and its parity.
+
+Parity: do two runs train the same thing? Their losses are compared step by step with those of the study's reference.
+"""
 
 import dataclasses
 import math
@@ -7,9 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-
 from dtbench.results.machines import machines
-from dtbench.results.parity import Parity, judge, references
 from dtbench.results.store import Found, scan
 from dtbench.study.cell import Cell, at
 from dtbench.study.matrix import Matrix
@@ -20,6 +21,14 @@ from harness.contract.parity import Trace, same_training
 from harness.contract.record import Record, read_record
 from harness.contract.spec import RunSpec
 from harness.diagnosis import diagnose_folder
+import dataclasses
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from harness.contract.measured import Measured
+from harness.contract.parity import Mismatch, Trace, loss_differences, reference_mismatches, same_training, trace_of
+from harness.contract.record import Record
+from harness.contract.spec import RunSpec
 
 MISSING = "missing"
 """Outcome of a run without a record: not yet launched, or still going."""
@@ -36,6 +45,41 @@ class Attempt:
     record: Record
     diagnosis: Diagnosis
     """By today's rules if it failed and left logs, else the record's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parity:
+    """Largest relative loss difference over the compared steps."""
+
+    difference: float
+    """|loss - reference| / |reference|, the largest; infinite for a loss that is not finite."""
+    step: int
+    """0-based step in which it fell."""
+    steps: int
+    """Steps compared."""
+    tolerance: float
+    loss: float
+    """In that step."""
+    reference: float
+    """The reference's loss in that step."""
+    mismatches: tuple[Mismatch, ...] | None = None
+    """What the gate says of structured data; None: judged by the tolerance."""
+
+    @property
+    def within(self) -> bool:
+        """Whether it is the reference's training."""
+        return self.difference <= self.tolerance if self.mismatches is None else not self.mismatches
+
+    @property
+    def sentence(self) -> str:
+        """How far apart, in words; steps are counted from 0 as in the run's own gate."""
+        if self.mismatches:
+            return f"{self.mismatches[0]}."
+        apart = f"{self.difference:.2%} apart" if math.isfinite(self.difference) else "not to be compared"
+        return (
+            f"The loss of step {self.step} is {self.loss:.6g}, the reference's is {self.reference:.6g}: "
+            f"{apart}, at most {self.tolerance:.2%} allowed in the first {self.steps} steps."
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,3 +252,31 @@ def all_runs(loaded: Loaded) -> list[Run]:
 def all_attempts(loaded: Loaded) -> list[Attempt]:
     """Every readable attempt of the study."""
     return [attempt for run in all_runs(loaded) for attempt in run.attempts]
+
+
+def references(records: Iterable[Record]) -> dict[str, Trace]:
+    """Trainings of the reference runs by `same_training`; the first finished one of each, in the order given."""
+    found: dict[str, Trace] = {}
+    for record in records:
+        measured = record.measured if record.spec.identity.reference and record.outcome == "ok" else None
+        if measured and measured.loss and all(map(math.isfinite, measured.loss)):
+            found.setdefault(same_training(record.spec), trace_of(measured))
+    return found
+
+
+def judge(spec: RunSpec, measured: Measured, reference: Trace) -> Parity | None:
+    """Hold a finished run against the reference's training; None when there is nothing to compare."""
+    protocol = spec.protocol
+    parity = compare(measured.loss, reference.loss, steps=protocol.parity_steps, tolerance=protocol.parity_tolerance)
+    if parity is None or spec.data.tokens == "skewed":
+        return parity
+    return dataclasses.replace(parity, mismatches=tuple(reference_mismatches(spec, trace_of(measured), reference)))
+
+
+def compare(loss: Sequence[float], reference: Sequence[float], *, steps: int, tolerance: float) -> Parity | None:
+    """Compare the first `steps` losses; None when there is nothing to compare."""
+    differences = loss_differences(loss, reference, steps)
+    if not differences:
+        return None
+    worst = max(range(len(differences)), key=differences.__getitem__)
+    return Parity(differences[worst], worst, len(differences), tolerance, loss[worst], reference[worst])

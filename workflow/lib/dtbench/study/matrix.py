@@ -8,13 +8,12 @@ from typing import Any, TypeVar
 
 from msgspec import Struct, structs
 
-from dtbench.study.cell import Cell, Group
+from dtbench.study.cell import Cell, Group, ordered
 from dtbench.study.definition import SECTIONS, ConfigChoice, Override, Study, parse_study
 from dtbench.study.families import check_models, choose_attention
 from dtbench.study.files import find_named, is_file, is_folder, read_mapping
 from dtbench.study.models import locate_weights, study_model
 from dtbench.study.names import check_names, trials_of
-from dtbench.study.order import ordered
 from dtbench.study.platforms import PRICES, PlatformEntry, load_platforms, own_platforms
 from harness.contract.codec import digest, encode
 from harness.contract.engines import CONFIGS, ENGINES, parse_settings, resolve_settings
