@@ -272,3 +272,13 @@ def test_a_killed_clients_lock_blocks_nobody(checkout: Checkout) -> None:
     locks.mkdir(parents=True)
     (locks / "0.output.lock").write_text("results/small/report.md\n")
     assert checkout.preview() == []
+
+
+def test_missing_gpus_are_refused_before_any_run(checkout: Checkout) -> None:
+    checkout.write_study((STUDY % {"repeats": 1}).replace("cpu-x2", "h100-x8"))
+    checkout.environment["CUDA_VISIBLE_DEVICES"] = ""
+    said = checkout.run(ok=False)
+    assert "platform h100-x8: found 0 GPUs on this machine, expected 8" in said
+    assert "dtbench init MODEL" in said
+    assert "Traceback" not in said
+    assert not list(checkout.results.rglob("record.json"))

@@ -24,6 +24,7 @@ from dtbench.study.families import check_families
 from dtbench.study.matrix import load_matrix
 from dtbench.workflow import (
     Plan,
+    check_gpus,
     check_writable,
     export_path,
     parse_config,
@@ -100,9 +101,12 @@ def gke_settings(wildcards):
     return vars(workflow.executor_settings) if workflow.executor_settings else {}
 
 
-def refuse_unwritable():
+def refuse_this_machine():
+    runs = any(job.rule.name == "run" for job in workflow.dag.needrun_jobs())
     try:
         check_writable(RESULTS)
+        if runs and workflow.local_exec:
+            check_gpus(PLAN.missing.values())
     except SpecError as error:
         raise WorkflowError(str(error)) from None
 

@@ -17,7 +17,7 @@ rule report:
 
 onstart:
     # Snakemake would end in a traceback; a preview, which writes nothing, does not come here.
-    refuse_unwritable()
+    refuse_this_machine()
     if bill_is_due() and any(
         job.rule.name == "run" for job in workflow.dag.needrun_jobs()
     ):

@@ -4,7 +4,7 @@ import gc
 import os
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from dtbench.study.matrix import Matrix
 from harness.contract.errors import SpecError, clip_path, nearest
 from harness.contract.outcome import OUTCOMES
 from harness.contract.spec import RunSpec
+from harness.measure.nvml import list_gpus
 
 OPTIONS = ("study", "rerun", "results")
 """Keys of `snakemake --config`."""
@@ -85,6 +86,19 @@ def check_writable(results: str) -> None:
         raise SpecError(
             f"{clip_path(place)}: found a folder that cannot be written to; give another with --config results=FOLDER, "
             "a copy of this one to make its report anew"
+        )
+
+
+def check_gpus(specs: Iterable[RunSpec]) -> None:
+    """Refuse runs on this machine that need more GPUs than it has: each would fail by itself. Raises SpecError."""
+    platforms = [spec.platform for spec in specs if spec.platform.device == "cuda"]
+    if not platforms:
+        return
+    most, found = max(platforms, key=lambda platform: platform.ranks_per_node), len(list_gpus())
+    if found < most.ranks_per_node:
+        raise SpecError(
+            f"platform {most.name}: found {found} GPUs on this machine, expected {most.ranks_per_node}; start it with "
+            "--profile slurm or gke, or write a study for this machine with `dtbench init MODEL`"
         )
 
 
