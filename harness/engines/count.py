@@ -96,7 +96,7 @@ def trace(config: dict[str, Any], attention: str = "sdpa") -> dict[str, float]:
 def _forward(model: nn.Module, length: int) -> tuple[float, float]:
     """Bytes that the average block keeps of one sequence, and FLOPs of the pass."""
     blocks = decoder_blocks(model)
-    own = {id(p.untyped_storage()): p for p in model.parameters()}
+    own = {p.untyped_storage()._cdata for p in model.parameters()}
     kept: dict[int, torch.Tensor] = {}
     inside = 0
 
@@ -109,9 +109,9 @@ def _forward(model: nn.Module, length: int) -> tuple[float, float]:
         inside -= 1
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
-        storage = id(tensor.untyped_storage())
+        storage = tensor.untyped_storage()._cdata
         if inside and storage not in own:
-            kept[storage] = tensor  # holding it keeps its id from being given to another
+            kept[storage] = tensor  # holding it keeps its address from another
         return tensor
 
     hooks = [block.register_forward_pre_hook(enter) for block in blocks]

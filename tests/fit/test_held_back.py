@@ -1,4 +1,4 @@
-"""Models that no formula was made for: parameters are exact. Totals are those of the meta device."""
+"""Models held back when the formulas were made: parameters are exact. Totals are those of the meta device."""
 
 from typing import Any
 

@@ -35,9 +35,10 @@ def test_predicted_peaks_are_near_the_published_ones(config: str) -> None:
         model__activation_checkpointing=True,
     )
     peak_gb = found.to_json()["device_peak_bytes"] / 1e9
-    # The published FSDP2 runs held more than this project's do; their source does not say what.
-    within = 0.4 if CONFIGS[config].engine == "fsdp2" else 0.15
-    assert peak_gb == pytest.approx(PUBLISHED_A100_GB[config], rel=within)
+    # What docs/fit.md says of them; why two of the published FSDP2 runs held more is not known.
+    more = {"fsdp2-reshard": 1.41, "fsdp2-reshard-offload": 1.58}.get(config)
+    ratio = PUBLISHED_A100_GB[config] / peak_gb
+    assert ratio == pytest.approx(more, abs=0.01) if more else 0.93 <= ratio <= 1
 
 
 def test_the_peak_counts_the_start_of_backward() -> None:
