@@ -48,7 +48,7 @@ def test_configs_that_fit_are_measured(tmp_path: Path) -> None:
 
 
 def test_a_small_card_gets_offload_and_checkpointing(tmp_path: Path) -> None:
-    matrix = written(tmp_path, "llama-3.1-8b", "--gpu", "l4", "--gpus", "1")
+    matrix = written(tmp_path, "llama-3.1-8b", "--gpu", "l4", "--sequence", "4096")
     assert configs(matrix) == ["zero-3-offload", "fsdp2-reshard-offload"]
     assert matrix.study.model.activation_checkpointing
     assert matrix.runs[0].platform.accelerator == "l4"
@@ -63,7 +63,10 @@ def test_a_family_without_sdpa_runs_eagerly(tmp_path: Path) -> None:
     ("words", "message"),
     [
         (("qwen3-8b",), "found no GPU on this machine.*--gpu h100-80gb"),
-        (("llama-3.3-70b", "--gpu", "l4"), r"no config of llama-3\.3-70b fits on 1 x l4.*whatever their number"),
+        (
+            ("llama-3.3-70b", "--gpu", "l4", "--sequence", "8192"),
+            r"no config of llama-3\.3-70b fits on 1 x l4.*whatever their number",
+        ),
         (("qwen3-8b", "--gpu", "h100-80"), "--gpu: found 'h100-80'.*did you mean 'h100-80gb'"),
         (("qwen3-8", "--gpu", "h200"), r"did you mean 'qwen3-\d+b'.*config: path/to/config\.json"),
     ],

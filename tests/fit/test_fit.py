@@ -10,6 +10,7 @@ from dtbench.study.platforms import load_platforms, load_prices
 from msgspec.structs import replace
 
 from harness.contract.codec import encode
+from harness.contract.frontier import parse_frontier
 from harness.contract.record import read_record
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -107,7 +108,32 @@ def test_unmeasured_families_get_a_wider_band(capsys: pytest.CaptureFixture[str]
         found = ask(capsys, model, "--gpu", "h200", "--gpus", "8", "--config", "fsdp2-reshard")
         return float(found["band"]["of_peak_beyond_state"])
 
-    assert 0 == width("qwen2.5-3b") < width("llama-3.1-8b") < width("olmoe-1b-7b")
+    assert 0 == width("qwen2.5-3b") == width("llama-3.1-8b") == width("olmoe-1b-7b")
+    assert 0 < width("qwen3-8b") < width("qwen3-30b-a3b")
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "results" / "fit-x1" / "frontier").rglob("frontier.json")), ids=str)
+def test_no_micro_batch_that_died_was_called_fit(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = parse_frontier(json.loads(path.read_text()))
+    config, _, moe = found.config.rpartition("-moe") if found.config.endswith("-moe") else (found.config, "", None)
+    model = "llama-3.1-8b" if moe is None else "olmoe-1b-7b"
+    asked = (
+        model,
+        "--gpu",
+        "h200",
+        "--sequence",
+        "512",
+        "--checkpointing",
+        "--gradients",
+        "engine",
+        "--config",
+        config,
+    )
+    (answered,) = ask(capsys, *asked)["configs"]
+    assert found.largest_fit is not None
+    assert answered["largest_micro_batch"] <= found.largest_fit
+    (beyond,) = ask(capsys, *asked, "--micro-batch", str(found.largest_fit + 1))["configs"]
+    assert beyond["verdict"] != "fits"
 
 
 def test_the_fewest_gpus_are_the_fewest(capsys: pytest.CaptureFixture[str]) -> None:
