@@ -5,10 +5,14 @@
 #     snakemake --profile local report                          rebuild the report from cached records
 #     snakemake --profile local --config rerun=failed           next attempt of failed runs; -n previews
 #     snakemake --profile local frontier --config study=NAME    largest micro-batch or sequence that fits
+#     snakemake --profile local --report FILE.html              Snakemake's own report around ours, when all has run
 #     snakemake --profile local plan                            write the missing runs for `python -m harness batch`
 from snakemake.utils import min_version
 
 min_version("9.0")
+
+
+report: "workflow/report/workflow.rst"
 
 
 include: "workflow/rules/common.smk"
@@ -17,7 +21,7 @@ include: "workflow/rules/report.smk"
 include: "workflow/rules/frontier.smk"
 
 
-if MISSING or not PLAN.reported:
+if (MISSING or not PLAN.reported) and not REPORTING:
 
     # The missing runs, then the report of all of them.
     rule all:
@@ -40,4 +44,5 @@ else:
         default_target: True
         input:
             f"{RESULTS}/report.md",
+            SHOWN if REPORTING else [],
         localrule: True

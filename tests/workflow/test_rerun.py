@@ -157,6 +157,22 @@ def test_a_deleted_figure_is_restored_without_a_run(checkout: Checkout) -> None:
     assert "Nothing to be done" in checkout.run()
 
 
+def test_snakemakes_own_report_shows_ours(checkout: Checkout) -> None:
+    checkout.finish_all()
+    said = checkout.run("--report", "whole.html", ok=False)
+    assert "no report of the records as they are" in said
+    checkout.run()
+    checkout.run("--report", "whole.html")
+    text = (checkout.folder / "whole.html").read_text()
+    for name in ("report.html", "throughput.svg", "memory.svg", "cells.csv", "runs.csv"):
+        assert f"results/small/{name}" in text or f"figures/{name}" in text, name
+    for category in ("Report", "Figures", "Tables"):
+        assert f'"{category}"' in text, category
+    assert "Median tokens per second of all ranks" in text
+    # Asking for it changes nothing that other calls look at.
+    assert "Nothing to be done" in checkout.run()
+
+
 def test_a_stale_figure_is_deleted(checkout: Checkout) -> None:
     checkout.finish_all()
     checkout.run()

@@ -15,6 +15,72 @@ rule report:
         "../scripts/report.py"
 
 
+SHOWN = [
+    f"{RESULTS}/{name}"
+    for name in (
+        "report.html",
+        "figures/throughput.svg",
+        "figures/memory.svg",
+        "cells.csv",
+        "runs.csv",
+    )
+]
+"""What `snakemake --report` shows of a study."""
+REPORTING = any(word.partition("=")[0] == "--report" for word in sys.argv)
+
+if REPORTING and not PLAN.reported:
+    raise WorkflowError(
+        f"{RESULTS}: found no report of the records as they are; make it first: "
+        f"snakemake --profile local report --config study={OPTIONS.study}"
+    )
+
+if REPORTING:
+
+    # Never run, since its files are there: it tells `snakemake --report` what they are. Other calls do without, as they
+    # would say that Snakemake did not make these files.
+    rule shown:
+        output:
+            report(
+                SHOWN[0],
+                caption="../report/report.rst",
+                category="Report",
+                labels={"shows": "everything"},
+            ),
+            report(
+                SHOWN[1],
+                caption="../report/throughput.rst",
+                category="Figures",
+                labels={"shows": "throughput"},
+            ),
+            report(
+                SHOWN[2],
+                caption="../report/memory.rst",
+                category="Figures",
+                labels={"shows": "peak memory"},
+            ),
+            report(
+                SHOWN[3],
+                caption="../report/cells.rst",
+                category="Tables",
+                labels={"shows": "cells"},
+            ),
+            report(
+                SHOWN[4],
+                caption="../report/runs.rst",
+                category="Tables",
+                labels={"shows": "runs"},
+            ),
+        log:
+            f"{RESULTS}/logs/report.log",
+        localrule: True
+        conda:
+            "../envs/dtbench.yaml"
+        params:
+            study=STUDY,
+        script:
+            "../scripts/report.py"
+
+
 onstart:
     # Snakemake would end in a traceback; a preview, which writes nothing, does not come here.
     refuse_this_machine()
