@@ -10,7 +10,7 @@ from msgspec import structs
 
 from dtbench.fit.answer import Answer, Question, answer
 from dtbench.fit.models import sizes
-from dtbench.study.families import check_families, choose_attention
+from dtbench.study.families import check_families, choose_attention, say_parameters
 from dtbench.study.files import is_file, is_folder
 from dtbench.study.here import this_machine
 from dtbench.study.hub import is_hub_id
@@ -27,7 +27,6 @@ LINKED = ("a100-40gb", "a100-80gb", "h100-80gb", "h200", "b200")
 """Cards that hosts of several usually link by NVLink."""
 MOST_MICRO_BATCH = 8
 """A larger one takes longer to measure and says little more about the engines."""
-BILLION = 10**9
 MOST_CPU_PARAMETERS = 50_000_000
 
 
@@ -70,7 +69,7 @@ def init(options: argparse.Namespace, root: Path) -> int:
     if platform["device"] == "cpu":
         if shape.parameters > MOST_CPU_PARAMETERS:
             raise SpecError(
-                f"init: found no GPU on this machine, and {model.name} has {_count(shape.parameters)} parameters; "
+                f"init: found no GPU on this machine, and {model.name} has {say_parameters(shape.parameters)} parameters; "
                 f"give the cards that you mean, for example `--gpu h100-80gb --gpus 8` ({', '.join(CARDS)})"
             )
         choice = _all_configs()
@@ -87,8 +86,8 @@ def init(options: argparse.Namespace, root: Path) -> int:
         )
         choice = _choose(question)
     listed = _listed(platform, load_platforms(root / "config" / "platforms.yaml"))
-    active = f", {_count(shape.active_parameters)} active" if shape.experts else ""
-    facts = f"{model.name} ({_count(shape.parameters)} parameters{active}; attention {model.attention})"
+    active = f", {say_parameters(shape.active_parameters)} active" if shape.experts else ""
+    facts = f"{model.name} ({say_parameters(shape.parameters)} parameters{active}; attention {model.attention})"
     text = _text(facts, _model_line(options.model), listed, platform, choice, sequence)
     write_atomically(options.out, text)
     print(f"wrote {options.out}: {facts}; {len(choice.measured)} configs at micro-batch {choice.micro_batch}")
@@ -186,10 +185,6 @@ def _why_not(one: Answer) -> str:
     if one.verdict != "does not fit":
         return f"fits too ({one.peak_bytes / GIB:.1f} GiB), but offload costs speed where others fit without"
     return f"does not fit: {one.low_bytes / GIB:.1f} to {one.high_bytes / GIB:.1f} GiB predicted"
-
-
-def _count(parameters: int) -> str:
-    return f"{parameters / 1e9:.2f}B" if parameters >= BILLION else f"{parameters / 1e6:.2f}M"
 
 
 def _listed(platform: dict[str, Any], known: dict[str, PlatformEntry]) -> str | dict[str, Any]:

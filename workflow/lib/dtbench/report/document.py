@@ -38,7 +38,7 @@ from dtbench.results.deaths import Death, SurvivalLine, find_deaths, memory_need
 from dtbench.results.runs import MISSING, Loaded, all_attempts, all_runs, load_runs
 from dtbench.results.scaling import ScalingRow, scaling_rows
 from dtbench.results.store import INDEX, scan, sources
-from dtbench.study.families import counted_shape
+from dtbench.study.families import counted_shape, say_parameters
 from dtbench.study.matrix import Matrix
 from dtbench.study.platforms import PRICES, load_prices
 from harness.contract.codec import encode
@@ -230,9 +230,7 @@ def _peculiar(matrix: Matrix) -> str:
     shape = counted_shape(model.config)
     if shape is None or not shape.experts:
         return attention
-    return (
-        f"{attention}, {shape.parameters / 1e9:.2f}B parameters, of which {shape.active_parameters / 1e9:.2f}B active"
-    )
+    return f"{attention}, {say_parameters(shape.parameters)} parameters, of which {say_parameters(shape.active_parameters)} active"
 
 
 class Counts(NamedTuple):

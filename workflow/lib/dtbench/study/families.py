@@ -12,6 +12,7 @@ from harness.contract.errors import SpecError
 from harness.contract.spec import Model
 from harness.measure.shapes import Shape, shape_of
 
+BILLION = 10**9
 NO_SDPA = {
     "big_bird", "bigbird_pegasus", "bloom", "cpmant", "deepseek_v4", "falcon_mamba", "flint", "gemma2", "git",
     "got_ocr2", "gpt_neo", "gpt_neox_japanese", "gpt_oss", "granite_swa", "granitemoe_swa", "hy_v4",
@@ -94,3 +95,8 @@ def build_on_meta(config: dict[str, Any], key: str, trace: str | None = None) ->
         raise SpecError(f"{key}: no engine can train model_type {kind!r}, because it cannot be built: {last}")
     found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     return found
+
+
+def say_parameters(count: int) -> str:
+    """`8.19B`, or `2.00M` below a billion."""
+    return f"{count / 1e9:.2f}B" if count >= BILLION else f"{count / 1e6:.2f}M"
