@@ -69,8 +69,8 @@ def init(options: argparse.Namespace, root: Path) -> int:
     if platform["device"] == "cpu":
         if shape.parameters > MOST_CPU_PARAMETERS:
             raise SpecError(
-                f"init: found no GPU on this machine, and {model.name} has {say_parameters(shape.parameters)} parameters; "
-                f"give the cards that you mean, for example `--gpu h100-80gb --gpus 8` ({', '.join(CARDS)})"
+                f"init: found no GPU on this machine, and {model.name} has {say_parameters(shape.parameters)} "
+                f"parameters; give the cards that you mean, for example `--gpu h100-80gb --gpus 8` ({', '.join(CARDS)})"
             )
         choice = _all_configs()
     else:

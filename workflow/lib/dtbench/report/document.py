@@ -230,7 +230,8 @@ def _peculiar(matrix: Matrix) -> str:
     shape = counted_shape(model.config)
     if shape is None or not shape.experts:
         return attention
-    return f"{attention}, {say_parameters(shape.parameters)} parameters, of which {say_parameters(shape.active_parameters)} active"
+    held, active = say_parameters(shape.parameters), say_parameters(shape.active_parameters)
+    return f"{attention}, {held} parameters, of which {active} active"
 
 
 class Counts(NamedTuple):
