@@ -1,7 +1,8 @@
 """One fold per run of the HTML report: everything that its record, logs and telemetry say of it."""
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -149,16 +150,26 @@ def _charts(record: Record, measured: Measured | None, reference: Trace | None, 
         if len(parts) == len(_SHARES):
             told = ", ".join(f"{_SHARES[name]} {share * 100:.0f}%" for name, share in parts.items())
             yield Chart(f"a profiled step: {told}", shares(parts))
-    samples = _telemetry(folder / "telemetry.jsonl")
+    yield from _over_time(_telemetry(folder / "telemetry.jsonl"))
+
+
+def _over_time(samples: Sequence["_Sample"]) -> Iterator[Chart]:
+    """Power, clock and memory over the seconds of the run."""
     by_gpu: dict[int, list[_Sample]] = {}
     for sample in samples:
         by_gpu.setdefault(sample.gpu, []).append(sample)
-    for field, factor, unit, caption in _TELEMETRY:
-        series = [
-            Line([(s.at_s - samples[0].at_s, v * factor) for s in found if (v := getattr(s, field)) is not None])
-            for _, found in sorted(by_gpu.items())[:MOST_GPUS]
+    for field, factor, unit, caption, choose in _TELEMETRY:
+        found = [
+            Line([(s.at_s - samples[0].at_s, v * factor) for s in gpu if (v := getattr(s, field)) is not None])
+            for gpu in by_gpu.values()
         ]
-        yield Chart(caption, lines(series, unit, along="* s", low=0.0))
+        told = [line for line in found if line.points]
+        shown = [choose(told, key=_level)] if choose and told else told[:MOST_GPUS]
+        yield Chart(caption, lines(shown, unit, along="* s", low=0.0))
+
+
+def _level(line: Line) -> float:
+    return statistics.mean(y for _, y in line.points)
 
 
 MOST_GPUS = 8
@@ -169,12 +180,12 @@ _SHARES = {
     "copy_exposed": "exposed copies",
     "idle": "idle",
 }
-_TELEMETRY = (
-    ("power_w", 1.0, "W", "power, W, a line a GPU"),
-    ("sm_mhz", 1.0, "MHz", "clock, MHz"),
-    ("memory_used_bytes", 1 / GB, "GB", "memory in use, GB, as the driver sees it"),
+_TELEMETRY: tuple[tuple[str, float, str, str, Callable[..., Line] | None], ...] = (
+    ("power_w", 1.0, "W", "power, W, a line a GPU", None),
+    ("sm_mhz", 1.0, "MHz", "clock of the slowest GPU, MHz", min),
+    ("memory_used_bytes", 1 / GB, "GB", "memory in use of the fullest GPU, GB, as the driver sees it", max),
 )
-"""Field of a sample, factor to the unit shown, unit, caption."""
+"""Field of a sample, factor to the unit shown, unit, caption, and which GPU is shown; None: all of them."""
 
 
 class _Sample(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from dtbench.report.charts.svg import Box, Canvas, Scale, grid_y
 
 WIDTH, HEIGHT = 330.0, 120.0
-MOST_POINTS = 60
+MOST_POINTS = 50
 """Points a line is drawn with; more are thinned evenly."""
 SLOW = 0.05
 """How much longer than the median a step is at least to be marked, unless the steps scatter more."""
@@ -68,7 +68,8 @@ def lines(
     told = " ".join(f"{value:g}" for value in (*across, *up))
     for line in drawn:
         more = f' data-scales="{told}" data-unit="{unit}" data-along="{along}"' if line is drawn[-1] else ""
-        canvas.line([(across(x), up(y)) for x, y in line.points], f"{line.kind} w", more)
+        # Whole px along the x axis: a page has hundreds of these lines.
+        canvas.line([(round(across(x)), up(y)) for x, y in line.points], f"{line.kind} w", more)
     for x, y, words in marks:
         canvas.cross(across(x), up(y), "s-dead", words)
     return canvas.render()

@@ -135,10 +135,11 @@ def grid_x(canvas: Canvas, scale: Scale, top: float, bottom: float, label: str) 
 
 def grid_y(canvas: Canvas, scale: Scale, left: float, right: float, most: int = 6) -> None:
     """Horizontal rules with their values to the left."""
-    for value in scale.ticks(most):
-        y = scale(value)
-        canvas.line([(left, y), (right, y)], "s-rule")
-        canvas.text(left - 5, y, f"{value:g}", "f-dim", "end")
+    ticks = scale.ticks(most)
+    rules = "".join(f"M{_px(left)} {_px(scale(value))}H{_px(right)}" for value in ticks)
+    canvas.elements.append(f'<path d="{rules}" class="l s-rule"/>')
+    for value in ticks:
+        canvas.text(left - 5, scale(value), f"{value:g}", "f-dim", "end")
 
 
 def width_of(words: str) -> float:
