@@ -25,28 +25,7 @@ def parser(prog: str = "python -m harness") -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog=prog, description="Run training on this machine and record how it ended.")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    run = commands.add_parser(
-        "run",
-        help=COMMANDS["run"],
-        description="Launch the ranks of one spec, watch them and write OUT/record.json, whatever happens to them.",
-        epilog="exit status: 0 a record was delivered, whatever the outcome; 64 the spec cannot be run; "
-        "70 the supervisor itself failed; 74 the record could not be delivered; 143, with --upload only, the node was "
-        "taken away and another pod must do the work",
-    )
-    run.add_argument("spec", type=Path, metavar="SPEC", help="the fully resolved spec, a JSON file")
-    run.add_argument("out", type=Path, metavar="OUT", help="folder for the record and the files beside it")
-    run.add_argument("--upload", metavar="gs://BUCKET/PREFIX", help="copy the folder there, the record last")
-    run.add_argument(
-        "--node-rank",
-        type=int,
-        metavar="N",
-        help="which node of several this is, from 0 (default: HARNESS_NODE_RANK, JOB_COMPLETION_INDEX, SLURM_NODEID)",
-    )
-    run.add_argument(
-        "--rendezvous",
-        metavar="HOST[:PORT]",
-        help="where node 0 listens, the same on all nodes (default: HARNESS_RENDEZVOUS, or Slurm's first node)",
-    )
+    _add_run(commands)
 
     batch = commands.add_parser(
         "batch",
@@ -82,6 +61,31 @@ def parser(prog: str = "python -m harness") -> argparse.ArgumentParser:
 
     commands.add_parser("diagnose", add_help=False, help=COMMANDS["diagnose"])
     return top
+
+
+def _add_run(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    run = commands.add_parser(
+        "run",
+        help=COMMANDS["run"],
+        description="Launch the ranks of one spec, watch them and write OUT/record.json, whatever happens to them.",
+        epilog="exit status: 0 a record was delivered, whatever the outcome; 64 the spec cannot be run; "
+        "70 the supervisor itself failed; 74 the record could not be delivered; 143, with --upload only, the node was "
+        "taken away and another pod must do the work",
+    )
+    run.add_argument("spec", type=Path, metavar="SPEC", help="the fully resolved spec, a JSON file")
+    run.add_argument("out", type=Path, metavar="OUT", help="folder for the record and the files beside it")
+    run.add_argument("--upload", metavar="gs://BUCKET/PREFIX", help="copy the folder there, the record last")
+    run.add_argument(
+        "--node-rank",
+        type=int,
+        metavar="N",
+        help="which node of several this is, from 0 (default: HARNESS_NODE_RANK, JOB_COMPLETION_INDEX, SLURM_NODEID)",
+    )
+    run.add_argument(
+        "--rendezvous",
+        metavar="HOST[:PORT]",
+        help="where node 0 listens, the same on all nodes (default: HARNESS_RENDEZVOUS, or Slurm's first node)",
+    )
 
 
 def _folder(text: str) -> Path:
@@ -177,7 +181,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m harness"
     if given[:1] == ["diagnose"]:
         from harness.diagnosis.cli import main as diagnose
 
-        return diagnose(given[1:])
+        return diagnose(given[1:], prog=f"{prog} diagnose")
     options = parser(prog).parse_args(given)
     if options.command == "setup":
         from harness.supervisor.extensions import setup

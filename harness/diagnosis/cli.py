@@ -26,9 +26,9 @@ NO_LOG = (
 )
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, prog: str = "python -m harness diagnose") -> int:
     """Diagnose and print; 0 when there is a diagnosis (`unknown` is one), 66 when an input cannot be read."""
-    arguments = _parser().parse_args(argv)
+    arguments = _parser(prog).parse_args(argv)
     try:
         if arguments.redact:
             return _redact(arguments.source)
@@ -92,8 +92,8 @@ def _place(evidence: Evidence) -> str:
     return plain(f"{evidence.file}:{evidence.line}" if evidence.line else evidence.file)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m harness diagnose", description=__doc__)
+def _parser(prog: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=prog, description=__doc__)
     parser.add_argument(
         "source", type=_named, metavar="FILE|DIR|-", help="a log (text, gz, zst), folder of logs, attempt, or -"
     )

@@ -37,6 +37,14 @@ def test_help_says_first_what_it_is_for(capsys: pytest.CaptureFixture[str]) -> N
     assert all(len(line) <= 120 for line in said.splitlines())
 
 
+@pytest.mark.parametrize("name", [*cli.STUDIES, *cli.BEFORE, *cli.CLOUD, *cli.RECORDS, *harness.COMMANDS])
+def test_every_commands_help_shows_its_call(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main([name, "--help"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: dtbench {name} ")
+
+
 def test_help_imports_nothing_heavy() -> None:
     program = (
         "import sys; from dtbench.cli import main; main(['--help'])\n"

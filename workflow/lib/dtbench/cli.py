@@ -31,6 +31,13 @@ CLOUD = {
     "gke": "set up, show or remove what studies need on GKE: namespace, rights, bucket, machines to buy",
     "prices": "read today's prices from Google's billing catalogue into config/prices.yaml",
 }
+MODULES = {
+    "fit": "dtbench.fit.command",
+    "init": "dtbench.init",
+    "gke": "dtbench.cloud.command",
+    "prices": "dtbench.cloud.catalogue",
+}
+"""Command of BEFORE or CLOUD -> its module, with `add_arguments` and a function of the command's name."""
 RECORDS = {
     "compare": "find the cells that got slower between two sets of records; for CI",
     "load": "write all runs as one table, CSV or Parquet, with a data dictionary",
@@ -76,16 +83,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from harness.contract.errors import HarnessError
 
     try:
-        if options.command == "init":
-            from dtbench.init import init
-
-            return init(options, _root())
-        if options.command == "fit":
-            from dtbench.fit.command import fit
-
-            return fit(options, _root())
-        if options.command in CLOUD:
-            return _cloud(options.command, options)
+        if options.command in MODULES:
+            work = getattr(import_module(MODULES[options.command]), options.command)
+            return int(work(options, _root()))
         if options.command in RECORDS:
             return {"compare": _compare, "load": _load, "site": _site}[options.command](options)
         return _check(options.study) if options.command == "check" else _snakemake(options, extra)
@@ -97,15 +97,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser(command_given: str) -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="dtbench", usage="dtbench COMMAND ...")
     top.add_argument("--version", action=_Version, nargs=0)
-    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name, text in BEFORE.items():
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True, prog="dtbench")
+    for name, text in (BEFORE | CLOUD).items():
         command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         if command_given == name:
-            import_module("dtbench.init" if name == "init" else "dtbench.fit.command").add_arguments(command)
-    for name, text in CLOUD.items():
-        command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
-        if command_given == name:
-            _cloud(name, command)
+            import_module(MODULES[name]).add_arguments(command)
     for name, text in STUDIES.items():
         command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         command.add_argument("study", nargs="?", default="quick", metavar="STUDY", help=_STUDY_HELP)
@@ -193,17 +189,6 @@ def _load(options: argparse.Namespace) -> int:
             beside = write(table, path, kind)
             print(f"{path}: {len(table)} runs, {len(table.columns)} columns; {beside} describes them")
     return 0
-
-
-def _cloud(name: str, given: Any) -> int:
-    """Do a command of CLOUD, or give its parser its options."""
-    from dtbench.cloud import catalogue, command
-
-    add, do = {"gke": (command.add_arguments, command.gke), "prices": (catalogue.add_arguments, catalogue.prices)}[name]
-    if isinstance(given, argparse.ArgumentParser):
-        add(given)
-        return 0
-    return do(given, _root())
 
 
 def _share(text: str) -> float:
