@@ -4,6 +4,7 @@ Medians of two configs may come from two machines, and machines differ by more t
 """
 
 import dataclasses
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -240,8 +241,9 @@ class _Board:
     @classmethod
     def of(cls, results: Results, cells: Iterable[CellResult]) -> "_Board":
         named = {cell.key[1]: cell for cell in cells}
-        pairs = {(a, b): results.speed_ratio(named[a], named[b]) for a in named for b in named if a != b}
-        told = {names: ratio for names, ratio in pairs.items() if ratio is not None}
+        found = {(a, b): results.speed_ratio(named[a], named[b]) for a, b in itertools.combinations(named, 2)}
+        both = found | {(b, a): ratio and ratio.inverse for (a, b), ratio in found.items()}
+        told = {(a, b): ratio for a, b in itertools.permutations(named, 2) if (ratio := both[a, b]) is not None}
         ranking = {names: ratio for names, ratio in told.items() if ratio.ranks}
         return cls(named, ranking, any(ratio.only_of_the_host for ratio in told.values()))
 

@@ -236,10 +236,11 @@ def to_csv(table: "pd.DataFrame") -> str:
 
 def table_rows(runs: Iterable[Run]) -> Iterable[dict[str, Any]]:
     """The rows of `frame`, each value of its column's type, without pandas, whose import takes longer than 500 records."""
-    kinds = {name: kind for name, (kind, _) in described().items()}
+    # Fields of a record have their type already.
+    numbers = [name for name, column in COLUMNS.items() if isinstance(column, _Own) and column.type == "number"]
     for run in runs:
         row = {name: _value(run, column) for name, column in COLUMNS.items()}
-        yield {name: float(v) if v is not None and kinds[name] == "number" else v for name, v in row.items()}
+        yield row | {name: float(row[name]) for name in numbers if row[name] is not None}
 
 
 def _value(run: Run, column: str | _Own) -> Any:
