@@ -1,8 +1,8 @@
-"""Ours against the Hugging Face Trainer, side by side on the same GPUs, in one command.
+"""Ours against a peer (the Hugging Face Trainer or torchtitan), side by side on the same GPUs, in one command.
 
     python benchmarks/gpu_pairs.py PLAN.json OUT --pairs 2
 
-PLAN is what `snakemake plan` writes ({"specs": [...]}). Each spec is run by our harness and by trainer_peer.py in
+PLAN is what `snakemake plan` writes ({"specs": [...]}). Each spec is run by our harness and by <peer>_peer.py in
 turn (A B, then B A, so that drift favours neither). OUT/pairs.json keeps every number; the table gives the ratio
 of medians and the range over pairs. Every spec's first pair comes before any second one, so that a budget that ends
 early leaves something of each.
@@ -38,11 +38,11 @@ def run_ours(spec_path: Path, out: Path) -> float | None:
     return record.measured.tokens_per_s if record.measured else None
 
 
-def run_peer(spec_path: Path, out: Path, world_size: int) -> float | None:
-    """Tokens per second of the Trainer on the same spec; None when it did not finish."""
+def run_peer(peer: str, spec_path: Path, out: Path, world_size: int) -> float | None:
+    """Tokens per second of the peer on the same spec; None when it did not finish."""
     result = out.with_suffix(".json")
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world_size}"]
-    command = [*launcher, "benchmarks/trainer_peer.py", "--spec", str(spec_path), "--out", str(result)]
+    command = [*launcher, f"benchmarks/{peer}_peer.py", "--spec", str(spec_path), "--out", str(result)]
     environment = os.environ | plain_architectures() | {"PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
     with out.with_suffix(".log").open("wb") as log, contextlib.suppress(subprocess.TimeoutExpired):
         arguments: dict[str, Any] = {"cwd": ROOT, "env": environment, "stdout": log, "stderr": subprocess.STDOUT}
@@ -56,8 +56,8 @@ def run_peer(spec_path: Path, out: Path, world_size: int) -> float | None:
 class Pairs:
     """One spec's folder and what both sides made of it so far."""
 
-    def __init__(self, spec: RunSpec, folder: Path) -> None:
-        self.spec, self._folder = spec, folder
+    def __init__(self, spec: RunSpec, folder: Path, peer: str) -> None:
+        self.spec, self._folder, self._peer = spec, folder, peer
         folder.mkdir(parents=True, exist_ok=True)
         self._path = folder / "spec.json"
         self._path.write_text(json.dumps(spec.to_json()), encoding="utf-8")
@@ -71,7 +71,7 @@ class Pairs:
             if side == "ours":
                 value = run_ours(self._path, self._folder / f"ours-{pair}")
             else:
-                value = run_peer(self._path, self._folder / f"peer-{pair}", self.spec.platform.world_size)
+                value = run_peer(self._peer, self._path, self._folder / f"peer-{pair}", self.spec.platform.world_size)
             self._values[side].append(value)
             so_far_s = time.monotonic() - begun_s
             print(f"{self.spec.identity.config} pair {pair + 1} {side}: {value} tok/s, {so_far_s:.0f} s", flush=True)
@@ -118,12 +118,15 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--pairs", type=int, default=2)
     parser.add_argument("--budget-s", type=float, default=float("inf"), help="begin no pair that would end after it")
+    parser.add_argument(
+        "--peer", choices=("trainer", "torchtitan"), default="trainer", help="benchmarks/<peer>_peer.py"
+    )
     options = parser.parse_args()
     until_s = time.monotonic() + options.budget_s
     specs = [parse_spec(plain) for plain in json.loads(options.plan.read_text(encoding="utf-8"))["specs"]]
-    pairs = [Pairs(spec, options.out / f"{i:02d}-{spec.identity.config}") for i, spec in enumerate(specs)]
+    pairs = [Pairs(spec, options.out / f"{i:02d}-{spec.identity.config}", options.peer) for i, spec in enumerate(specs)]
     run_all(pairs, options.pairs, options.out, until_s)
-    print("| config | micro-batch | ours tok/s | Trainer tok/s | ratio (range over pairs) |")
+    print("| config | micro-batch | ours tok/s | peer tok/s | ratio (range over pairs) |")
     print("| --- | --- | --- | --- | --- |")
     for one in pairs:
         print(table_row(one.to_json()))

@@ -135,6 +135,8 @@ def found(trainer: Trainer) -> dict[str, Any]:
 def train(spec: RunSpec, scratch: str) -> tuple[float, dict[str, Any]]:
     """Train the spec under the Trainer; returns the timed window in seconds and what it trained with."""
     o = spec.optimizer
+    if spec.model.activation_checkpointing == "selective":
+        sys.exit("model.activation_checkpointing: found 'selective', which the Trainer does not have; no comparison")
     config_values = {k: v for k, v in spec.model.config.items() if k != "model_type"}
     config = AutoConfig.for_model(spec.model.config["model_type"], **config_values)
     config.use_cache = False
@@ -155,7 +157,9 @@ def train(spec: RunSpec, scratch: str) -> tuple[float, dict[str, Any]]:
         max_grad_norm=o.clip_norm,
         optim="adamw_torch_fused",
         lr_scheduler_type="constant",
-        gradient_checkpointing=spec.model.activation_checkpointing,
+        gradient_checkpointing=spec.model.activation_checkpointing is True,
+        use_liger_kernel=spec.model.kernels == "liger",
+        liger_kernel_config={"cross_entropy": True, "fused_linear_cross_entropy": False},
         logging_strategy="no",
         save_strategy="no",
         report_to=[],
