@@ -3,11 +3,11 @@
     torchrun --nproc-per-node 1 benchmarks/torchtitan_peer.py --spec SPEC.json --out RESULT.json
     python benchmarks/torchtitan_peer.py --spec SPEC.json --check     # no GPU: the same model? prints both sizes
 
-Its own Trainer builds model, sharding and optimizer and runs its own training step. Tokens, steps and clock are ours: the
-timed window is synchronized at its edges and holds nothing but steps. Several ranks shard with its FSDP2. On one rank
-torchtitan shards nothing and trains under autocast, so hold it against `ddp`. `compile` of the spec's engine compiles its
-blocks and loss too. Needs `pip install torchtitan==0.2.2`, which runs on torch 2.11. `gpu_pairs.py --peer torchtitan` runs
-it side by side with ours. Of this script, only `--check` has been run yet, on a CPU.
+Its own Trainer builds model, sharding and optimizer and runs its own training step. Tokens, steps and clock are ours:
+the timed window is synchronized at its edges and holds nothing but steps. Several ranks shard with its FSDP2. On one
+rank torchtitan shards nothing and trains under autocast, so hold it against `ddp`. `compile` of the spec's engine
+compiles its blocks and loss too. Needs `pip install torchtitan==0.2.2`, which runs on torch 2.11. `gpu_pairs.py --peer
+torchtitan` runs it side by side with ours. Of this script, only `--check` has been run yet, on a CPU.
 """
 
 import argparse
