@@ -64,7 +64,7 @@ def test_the_loss_stands_beside_the_references(tmp_path: Path, study: Load) -> N
     assert {"loss", "loss; dim: the reference"} <= captions
 
 
-def test_a_very_large_study_folds_some_runs_of_each_cell(tmp_path: Path, study: Load) -> None:
+def test_a_large_study_folds_some_runs_per_cell(tmp_path: Path, study: Load) -> None:
     matrix = study(GPU_STUDY.replace("repeats: 3", f"repeats: {MOST_FOLDS}"))
     for run in matrix.runs:
         failed = (run.identity.config, run.identity.repeat) == ("ddp", MOST_FOLDS)
