@@ -26,8 +26,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "workflow/lib")]
 
 from dtbench.study.matrix import load_matrix  # noqa: E402
 
-from harness.contract.diagnosis import Diagnosis  # noqa: E402
 from harness.contract.measured import Measured, Memory, State  # noqa: E402
+from harness.contract.outcome import Diagnosis  # noqa: E402
 from harness.contract.record import RECORD_VERSION, Record, Try  # noqa: E402
 from harness.contract.spec import RunSpec  # noqa: E402
 

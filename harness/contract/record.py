@@ -25,10 +25,10 @@ from typing import Any
 from msgspec import Struct
 
 from harness.contract.codec import Float, Int, NotNegativeFloat, decode, decode_file, encode
-from harness.contract.diagnosis import Diagnosis
 from harness.contract.errors import SpecError, show
 from harness.contract.heartbeat import RankExit
 from harness.contract.measured import Measured
+from harness.contract.outcome import Diagnosis
 from harness.contract.platform import with_offer
 from harness.contract.spec import RunSpec
 

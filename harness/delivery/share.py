@@ -19,9 +19,9 @@ from typing import Any
 from msgspec import structs
 
 from harness.contract.codec import read_json
-from harness.contract.diagnosis import Diagnosis
 from harness.contract.errors import HarnessError, clip
 from harness.contract.files import write_atomically
+from harness.contract.outcome import Diagnosis
 from harness.contract.record import Environment, Record, read_record
 from harness.contract.spec import Arm
 from harness.diagnosis.redact import Redactor

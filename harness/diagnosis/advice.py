@@ -2,8 +2,7 @@
 
 import re
 
-from harness.contract.diagnosis import Diagnosis
-from harness.contract.outcome import OUTCOMES
+from harness.contract.outcome import OUTCOMES, Diagnosis
 from harness.diagnosis.memory import processes_on_card, read_shortage
 from harness.diagnosis.reading.scan import match_line
 

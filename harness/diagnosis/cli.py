@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.contract.diagnosis import Diagnosis, Evidence
+from harness.contract.outcome import Diagnosis, Evidence
 from harness.diagnosis.advice import advise
 from harness.diagnosis.folder import Source, any_logs, diagnose_source
 from harness.diagnosis.inert import plain

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from harness.contract.diagnosis import Diagnosis, Evidence
 from harness.contract.errors import SpecError
 from harness.contract.heartbeat import Heartbeat, RankExit, read_heartbeat
+from harness.contract.outcome import Diagnosis, Evidence
 from harness.diagnosis.judging.case import Case, Facts
 from harness.diagnosis.judging.flight_recorder import analyse, find_dumps, is_dump
 from harness.diagnosis.judging.pod import events_text, read_pods

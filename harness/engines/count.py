@@ -23,7 +23,7 @@ from harness.engines.model import count_parameters, decoder_blocks, supported_at
 
 TRACE_LIMIT_S = 40
 LENGTHS = (128, 256)
-"""Tokens of the two sequences from which what grows with the tokens, and with their square, is told apart."""
+"""Tokens of the two traced sequences; comparing them separates linear from quadratic growth."""
 
 Sizes = tuple[int, ...]
 

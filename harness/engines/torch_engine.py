@@ -1,5 +1,6 @@
 """What DDP and FSDP2 share: torch's AdamW steps on the model's own parameters, which are the masters."""
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -24,7 +25,7 @@ _INPUTS = {
 """Reduction -> position and keyword of the tensor that it is given."""
 
 
-class TorchEngine:
+class TorchEngine(ABC):
     """A model wrapped by `wrap`, which a subclass gives."""
 
     def __init__(self, context: Context, **allowed: tuple[str, ...]) -> None:
@@ -48,9 +49,9 @@ class TorchEngine:
         self._parameters = [p for p in self._wrapped.parameters() if p.requires_grad]
         self._optimizer = torch_adamw(spec.optimizer, self._parameters)
 
+    @abstractmethod
     def wrap(self, context: Context) -> nn.Module:
         """Give the meta model its weights and wrap it; returns the module to call."""
-        raise NotImplementedError
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         output = self._wrapped(input_ids=tokens, labels=tokens)

@@ -6,6 +6,7 @@ torch.compile gives up in silence but for a warning in a log.
 
 import inspect
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType, TracebackType
 from typing import Any, Self
@@ -55,16 +56,16 @@ class Movement:
         return next(inside, len(self._modules) - 1)
 
 
-class Hooked:
+class Hooked(ABC):
     """Watches modules, by name, while it is open."""
 
     def __init__(self, modules: Mapping[str, nn.Module], device: torch.device) -> None:
         self._modules, self._device = modules, device
         self._hooks: list[Any] = []
 
+    @abstractmethod
     def attach(self, name: str, module: nn.Module) -> Any:
-        """Register the hook of one module and return its handle; a subclass gives it."""
-        raise NotImplementedError
+        """Register the hook of one module and return its handle."""
 
     def __enter__(self) -> Self:
         self._hooks = [self.attach(name, module) for name, module in self._modules.items()]

@@ -8,10 +8,9 @@ from pathlib import Path
 
 from msgspec import structs
 
-from harness.contract.diagnosis import Diagnosis
 from harness.contract.heartbeat import RankExit
 from harness.contract.measured import Measured, RankResult
-from harness.contract.outcome import REMEDIES, Remedy, outcome
+from harness.contract.outcome import REMEDIES, Diagnosis, Remedy, outcome
 from harness.contract.parity import REFERENCE
 from harness.contract.record import RECORD_VERSION, Record, Try
 from harness.contract.spec import RunSpec, read_spec

@@ -11,12 +11,11 @@ from typing import Any, TypeVar
 from msgspec import structs
 
 from harness.contract.codec import decode, decode_file
-from harness.contract.diagnosis import Diagnosis
 from harness.contract.errors import SpecError
 from harness.contract.frontier import Rung
 from harness.contract.heartbeat import Heartbeat, RankExit, read_heartbeat
 from harness.contract.measured import Measured, Memory, RankResult, State
-from harness.contract.outcome import OUTCOMES
+from harness.contract.outcome import OUTCOMES, Diagnosis
 from harness.contract.spec import RunSpec
 from harness.diagnosis.memory import read_shortage
 from harness.measure.flops import utilization

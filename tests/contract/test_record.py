@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from harness.contract.diagnosis import Diagnosis, Evidence
 from harness.contract.errors import SpecError
 from harness.contract.heartbeat import LINE_BYTES, HeartbeatWriter, read_heartbeat
 from harness.contract.measured import Measured
-from harness.contract.outcome import OUTCOMES, REMEDIES, outcome
+from harness.contract.outcome import OUTCOMES, REMEDIES, Diagnosis, Evidence, outcome
 from harness.contract.record import Record, Try, parse_record, read_record
 from harness.contract.spec import parse_spec
 from tests.contract.test_spec import PLAIN

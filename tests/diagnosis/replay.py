@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.contract.diagnosis import Diagnosis
 from harness.contract.heartbeat import RankExit
+from harness.contract.outcome import Diagnosis
 from harness.diagnosis import Source, diagnose_folder, diagnose_source
 
 CASES = Path(__file__).parent / "cases"

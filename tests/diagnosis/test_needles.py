@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from harness.contract.diagnosis import Diagnosis
+from harness.contract.outcome import Diagnosis
 from harness.diagnosis import Facts, Scanner, diagnose
 from harness.diagnosis.reading import scan
 from harness.diagnosis.reading.scan import SIGNATURES, STRUCTURE

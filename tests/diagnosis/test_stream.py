@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from harness.contract.diagnosis import Diagnosis
+from harness.contract.outcome import Diagnosis
 from harness.diagnosis import Facts, Scanner, Source, diagnose, diagnose_source
 from harness.diagnosis.signatures import SIGNATURES
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from dtbench.study.matrix import Matrix, load_matrix
 
-from harness.contract.diagnosis import Diagnosis, Evidence
 from harness.contract.measured import Measured, Memory, State
+from harness.contract.outcome import Diagnosis, Evidence
 from harness.contract.record import RECORD_VERSION, Record, Try
 from harness.contract.spec import RunSpec
 

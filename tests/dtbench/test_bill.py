@@ -64,7 +64,7 @@ def test_a_bill_above_the_limit_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, study: Load
 ) -> None:
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr("os.execv", lambda *ignored: pytest.fail("started"))
+    monkeypatch.setattr("os.execve", lambda *ignored: pytest.fail("started"))
     matrix = study(STUDY % ("a100-40gb-x4", 3))
     command = ["start", str(matrix.path), "--results", str(tmp_path / "results"), "--max-usd"]
     assert cli.main([*command, "100"]) == 64

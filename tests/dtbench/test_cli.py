@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
@@ -16,12 +17,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The command that would have replaced this process."""
+def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The command that would have replaced this process, whose own environment stays as it was."""
     command: list[str] = []
-    monkeypatch.setattr(os, "execv", lambda program, arguments: command.extend(arguments[2:]))
+    monkeypatch.setattr(os, "execve", lambda program, arguments, environment: command.extend(arguments[2:]))
     monkeypatch.chdir(ROOT)
-    return command
+    yield command
+    assert not [name for name in os.environ if name.startswith("DTBENCH_")]
 
 
 def test_the_installed_script_is_this_command() -> None:

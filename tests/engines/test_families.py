@@ -64,7 +64,7 @@ def test_experts_train_alike_under_every_engine(quick: dict[str, Trained], kind:
 def test_the_busiest_expert_is_found(quick: dict[str, Trained], kind: str) -> None:
     found = [quick[f"{kind}/{config}"].ranks[0].busiest_experts for config in WRAPPERS]
     assert list(found[0]) == ["model.layers.0.mlp", "model.layers.1.mlp"]
-    # 8 experts, of which each token takes 2: one that all tokens take has 4 times the mean.
+    # Each token takes 2 of 8 experts, so one that all tokens take has 4 times the mean.
     assert all(1 <= share <= 4 for one in found for share in one.values())
     assert found[0] == found[1], "after the same steps the router sends the same tokens"
 

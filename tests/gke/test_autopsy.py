@@ -15,7 +15,7 @@ from snakemake_executor_plugin_gke.autopsy import (
 from snakemake_executor_plugin_gke.errors import Refused
 from snakemake_executor_plugin_gke.status import NODE_LABEL, culprit, roll_call
 
-from harness.contract.diagnosis import Diagnosis
+from harness.contract.outcome import Diagnosis
 from harness.contract.record import read_record
 from tests.gke.specs import make_spec
 from tests.gke.test_collect import FILES, SPEC, make_record

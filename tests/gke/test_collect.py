@@ -13,8 +13,8 @@ from snakemake_executor_plugin_gke.bucket import Bucket
 from snakemake_executor_plugin_gke.collect import collect
 from snakemake_executor_plugin_gke.errors import Damaged, Missing, Refused, Unavailable
 
-from harness.contract.diagnosis import Diagnosis
 from harness.contract.files import part_of
+from harness.contract.outcome import Diagnosis
 from harness.contract.record import RECORD_VERSION, File, Record, read_record
 from tests.gke.specs import make_spec
 

@@ -49,7 +49,10 @@ def test_named_lists_merge_and_others_are_replaced():
     ("text", "words"),
     [
         ("spec: {container: []}", "spec.container: no such field; expected one of"),
-        ("spec: {containers: [{image: x}]}", "spec.containers[0]: found no name, by which the list is merged"),
+        (
+            "spec: {containers: [{image: x}]}",
+            "spec.containers[0]: found no name; entries of this list are merged by name",
+        ),
         ("spec: {hostNetwork: 'yes'}", "spec.hostNetwork: found 'yes', expected bool"),
         ("metadata: {annotations: {a: 1}}", "metadata.annotations.a: found 1, expected str: quote it"),
         ("spec: {volumes: {name: x}}", "spec.volumes: found"),

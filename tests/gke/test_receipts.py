@@ -70,7 +70,7 @@ def test_receipts_outlive_their_events(tmp_path):
     assert [row["answer"] for row in rows] == ["asked", "quota"]
     (tmp_path / "study" / RECEIPTS).write_text("[{")
     keep_receipts(folders, JOBS, [event("TriggeredScaleUp", "x")])
-    assert (tmp_path / "study" / RECEIPTS).read_text() == "[{", "what nobody understands is not overwritten"
+    assert (tmp_path / "study" / RECEIPTS).read_text() == "[{", "an unreadable file is not overwritten"
 
 
 def test_googles_refusals_come_with_advice():

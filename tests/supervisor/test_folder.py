@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.contract.diagnosis import Diagnosis
 from harness.contract.errors import SpecError
+from harness.contract.outcome import Diagnosis
 from harness.contract.record import RECORD_VERSION, File, Record
 from harness.supervisor import folder
 from tests.engines.specs import make_spec

@@ -7,8 +7,8 @@ import pytest
 from msgspec import structs
 
 from harness.contract.codec import decode_file
-from harness.contract.diagnosis import Diagnosis
 from harness.contract.measured import Measured
+from harness.contract.outcome import Diagnosis
 from harness.contract.parity import REFERENCE, Reference
 from harness.contract.record import RECORD_VERSION, Record
 from harness.contract.spec import RunSpec

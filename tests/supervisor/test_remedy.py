@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from harness.contract import exitcodes
-from harness.contract.diagnosis import Diagnosis, Evidence
-from harness.contract.outcome import REMEDIES
+from harness.contract.outcome import REMEDIES, Diagnosis, Evidence
 from harness.supervisor.attempt import remedy_for
 from tests.engines.specs import make_spec
 from tests.supervisor.conftest import Supervisor

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from harness.contract.diagnosis import Diagnosis, Evidence
 from harness.contract.frontier import Rung
 from harness.contract.heartbeat import HeartbeatWriter
+from harness.contract.outcome import Diagnosis, Evidence
 from harness.supervisor.collect import measured_ladder, read_rungs
 from tests.engines.specs import make_spec
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from harness.contract.diagnosis import Diagnosis, Evidence
 from harness.contract.errors import HarnessError
+from harness.contract.outcome import Diagnosis, Evidence
 from harness.contract.record import RECORD_VERSION, Environment, File, Record, Try, read_record
 from harness.delivery.share import NOTE, share
 from harness.supervisor import folder

@@ -23,8 +23,8 @@ from google.cloud import storage
 from msgspec import structs
 
 from harness.contract import exitcodes
-from harness.contract.diagnosis import Diagnosis
 from harness.contract.errors import DeliveryError, SpecError
+from harness.contract.outcome import Diagnosis
 from harness.contract.record import File, parse_record
 from harness.contract.spec import RunSpec
 from harness.delivery import reference, upload

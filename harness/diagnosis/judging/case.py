@@ -4,9 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from harness.contract.diagnosis import Evidence
 from harness.contract.heartbeat import Heartbeat, RankExit
-from harness.contract.outcome import Confidence
+from harness.contract.outcome import Confidence, Evidence
 from harness.diagnosis.reading.exits import normal_code
 from harness.diagnosis.reading.findings import Exit, Findings, Hit
 from harness.diagnosis.signatures.signature import STOPS, Tier
@@ -31,7 +30,7 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stuck:
-    """What the flight recorders say: which ranks are missing from which collective."""
+    """From the flight recorders: the ranks that a collective still waits for."""
 
     culprit_rank: int | None
     operation: str

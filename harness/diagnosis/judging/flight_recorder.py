@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.contract.diagnosis import Evidence
+from harness.contract.outcome import Evidence
 from harness.diagnosis.judging.case import Stuck
 
 LARGEST_DUMP_BYTES = 256 << 20

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.contract.diagnosis import Evidence
-from harness.contract.outcome import OUTCOMES, Confidence
+from harness.contract.outcome import OUTCOMES, Confidence, Evidence
 from harness.diagnosis.judging.case import Verdict
 from harness.diagnosis.reading.scan import match_text
 

@@ -3,8 +3,8 @@
 import re
 from collections import Counter
 
-from harness.contract.diagnosis import Diagnosis, Evidence
 from harness.contract.heartbeat import PHASES, Heartbeat
+from harness.contract.outcome import Diagnosis, Evidence
 from harness.diagnosis.judging.case import Case
 from harness.diagnosis.memory import NEAR_LINE_SHARE, near_full, show
 from harness.diagnosis.reading.findings import Findings, Hit, Wait

@@ -3,8 +3,7 @@
 import signal
 from collections.abc import Callable
 
-from harness.contract.diagnosis import Diagnosis
-from harness.contract.outcome import Confidence
+from harness.contract.outcome import Confidence, Diagnosis
 from harness.diagnosis.judging.case import NEVER_RAN, Case, evidence_of
 from harness.diagnosis.judging.stuck import judge_wedge, swallowed_oom, wait_came_first
 from harness.diagnosis.judging.wording import from_exit, from_hit, other, say

@@ -2,8 +2,7 @@
 
 import re
 
-from harness.contract.diagnosis import Diagnosis, Evidence
-from harness.contract.outcome import OUTCOMES, Confidence
+from harness.contract.outcome import OUTCOMES, Confidence, Diagnosis, Evidence
 from harness.diagnosis.judging.case import Case, evidence_of
 from harness.diagnosis.judging.stuck import busy_line
 from harness.diagnosis.memory import processes_on_card, read_shortage

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from harness.contract.diagnosis import Evidence
+from harness.contract.outcome import Evidence
 from harness.diagnosis.signatures.signature import Signature
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from harness.contract.diagnosis import Diagnosis
 from harness.contract.errors import HarnessError
 from harness.contract.files import write_atomically
+from harness.contract.outcome import Diagnosis
 from harness.contract.spec import RunSpec
 from harness.supervisor.nodes.link import Link, Place, ranks_of, unpack
 from harness.supervisor.processes import SCHEDULED, Signals

@@ -269,6 +269,7 @@ def _bill(study: str, root: Path, results: Path, options: argparse.Namespace) ->
 
 def _snakemake(options: argparse.Namespace, extra: list[str]) -> int:
     """Become Snakemake with the profile and the study; does not return."""
+    from dtbench.bill import PRINTED
     from dtbench.study.here import refuse_here
     from dtbench.study.matrix import load_matrix
 
@@ -278,16 +279,16 @@ def _snakemake(options: argparse.Namespace, extra: list[str]) -> int:
     config = {"study": name, "rerun": getattr(options, "rerun", None)}
     if options.results:
         config["results"] = str(Path(options.results).resolve())
+    # Files that the study names may be relative to where the caller is.
+    environment = os.environ | {"DTBENCH_CALLER": str(Path.cwd())}
     words = [*TARGETS[options.command], *extra, *(["-n"] if options.dry_run else [])]
     if options.command != "report" and not [word for word in extra[:1] if not word.startswith("-")]:
         _bill(name, root, Path(config.get("results") or root / "results"), options)
-        os.environ["DTBENCH_BILL_PRINTED"] = "1"
+        environment[PRINTED] = "1"
         if Path(options.profile).name != "local":
             refuse_here(load_matrix(name, root).study.platforms, options.profile)
     pairs = [f"{key}={value}" for key, value in config.items() if value is not None]
     command = ["snakemake", "--profile", options.profile, *words, "--config", *pairs]
     print(shlex.join(command), flush=True)
-    # Files that the study names may be relative to where the caller is.
-    os.environ["DTBENCH_CALLER"] = str(Path.cwd())
     os.chdir(root)
-    os.execv(sys.executable, [sys.executable, "-m", *command])
+    os.execve(sys.executable, [sys.executable, "-m", *command], environment)

@@ -13,10 +13,9 @@ from typing import Any, Protocol
 from msgspec import structs
 
 from harness.contract.codec import decode
-from harness.contract.diagnosis import Diagnosis, Evidence
 from harness.contract.errors import SpecError
 from harness.contract.exitcodes import CONFIG, DELIVERY
-from harness.contract.outcome import outcome
+from harness.contract.outcome import Diagnosis, Evidence, outcome
 from harness.contract.record import RECORD_VERSION, Record
 from harness.contract.spec import RunSpec
 

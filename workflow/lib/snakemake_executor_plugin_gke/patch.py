@@ -73,7 +73,7 @@ def _check(value: Any, kind: str, where: str) -> None:
         for number, element in enumerate(value):
             key = MERGE_KEYS.get(where.rpartition(".")[2])
             if key and not (isinstance(element, dict) and element.get(key)):
-                raise SpecError(f"{where}[{number}]: found no {key}, by which the list is merged")
+                raise SpecError(f"{where}[{number}]: found no {key}; entries of this list are merged by {key}")
             _check(element, inner[1], f"{where}[{number}]")
     elif inner or hasattr(models, kind):
         if not isinstance(value, dict):

@@ -30,7 +30,7 @@ class Held:
     """When its container ran: volumes, driver and image are there."""
     ended_s: float
     offer: str = ""
-    """Row of the price list by which its node was bought, from the node's labels; empty: unknown."""
+    """Row of the price list for the node, found by the node's labels; empty: unknown."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

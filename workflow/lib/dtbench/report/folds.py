@@ -16,9 +16,9 @@ from dtbench.results import numbers as c
 from dtbench.results.cells import CellResult
 from dtbench.results.runs import MISSING, Attempt, Run, references
 from harness.contract.codec import essence
-from harness.contract.diagnosis import Diagnosis
 from harness.contract.errors import clip
 from harness.contract.measured import Measured
+from harness.contract.outcome import Diagnosis
 from harness.contract.parity import Trace, same_training
 from harness.contract.record import Record
 from harness.contract.units import GB

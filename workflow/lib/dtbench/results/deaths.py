@@ -9,7 +9,7 @@ from dtbench.results.cells import CellResult
 from dtbench.results.numbers import held_bytes
 from dtbench.results.runs import Attempt
 from dtbench.results.stats import rank_correlation
-from harness.contract.diagnosis import Diagnosis, Evidence
+from harness.contract.outcome import Diagnosis, Evidence
 from harness.contract.outcome import OUTCOMES
 from harness.contract.record import Try
 from harness.contract.units import GB

@@ -15,7 +15,7 @@ from typing import Any
 from harness.contract.files import write_atomically
 from dtbench.study.matrix import Matrix, load_matrix
 from dtbench.study.cell import at
-from harness.contract.diagnosis import Diagnosis, Evidence
+from harness.contract.outcome import Diagnosis, Evidence
 from harness.contract.measured import Measured, Memory
 from harness.contract.outcome import REMEDIES
 from harness.contract.heartbeat import RankExit

@@ -15,7 +15,7 @@ from dtbench.results.store import Found, scan
 from dtbench.study.cell import Cell, at
 from dtbench.study.matrix import Matrix
 from harness.contract.codec import read_json
-from harness.contract.diagnosis import Diagnosis
+from harness.contract.outcome import Diagnosis
 from harness.contract.errors import SpecError
 from harness.contract.parity import Trace, same_training
 from harness.contract.record import Record, read_record

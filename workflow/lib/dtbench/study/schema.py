@@ -18,8 +18,8 @@ import msgspec
 from dtbench.study.definition import Study
 from dtbench.study.platforms import PlatformEntry
 from harness.contract.codec import LARGEST_FLOAT, LARGEST_INT, Name, defaults_of, encode, fields_of
-from harness.contract.diagnosis import Diagnosis
 from harness.contract.files import write_atomically
+from harness.contract.outcome import Diagnosis
 from harness.contract.record import Record
 from harness.contract.spec import RunSpec
 
