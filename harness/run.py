@@ -32,6 +32,8 @@ GRACE_VARIABLE, GRACE_S = "HARNESS_GRACE_S", 15.0
 """Seconds from SIGTERM until a Spot node is gone, unless its pool grants more; the record must be delivered by then."""
 START_PATIENCE_S = 20.0
 DELIVERY_PATIENCE_S = 900.0
+LOGS_PATIENCE_S = 10.0
+"""How long a node that has lost node 0 uploads its logs: all nodes end within a minute of the loss."""
 PLANS = {"specs": "batch PLAN OUTROOT", "frontiers": "frontier PLAN OUT"}
 """The one key of a plan file -> the command that works through it."""
 
@@ -113,6 +115,9 @@ def _follow(spec: RunSpec, out: Path, place: Place, upload: str | None) -> int:
         except NodeLost:
             if bucket and _delivered_before(bucket, spec):
                 return exitcodes.RECORD_DELIVERED
+            if bucket:
+                pod = os.environ.get("HARNESS_POD_NAME") or "pod"
+                bucket.leave_logs(out / f"node-{place.rank}", f"nodes/{place.rank}/{pod}", LOGS_PATIENCE_S)
             raise
 
 

@@ -7,6 +7,7 @@ Objects below the prefix given on the command line:
     pods/<n>/<path>          every file of the record's list; no two pods write the same object
     record.json              last, and only if there is none yet: the attempt is finished, its files are those
                              of the pod that it names
+    nodes/<n>/<pod>/<path>   logs of node n when node 0 was lost and nobody else has them
     pods/<n>/record.json     the record of a pod that was taken away: the Job's next pod starts clean, so the
                              attempt is not finished. Written at once without files, then again with them
 """
@@ -105,7 +106,7 @@ class Bucket:
 
     def _bucket_is_there(self, patience_s: float) -> bool:
         try:
-            return bool(self._opened().exists(**_within(patience_s)))
+            return bool(self._opened().exists(**_options(patience_s)))
         except FAULTS:
             # Writers of objects are often not allowed to look at the bucket itself.
             return True
@@ -113,7 +114,7 @@ class Bucket:
     def delivered(self, spec: RunSpec, patience_s: float) -> Record | None:
         """The record that is there already, or None. Raises DeliveryError when it belongs to another spec."""
         try:
-            raw = self._patiently(lambda: self._blob(RECORD).download_as_bytes(**_within(patience_s)))
+            raw = self._patiently(lambda: self._blob(RECORD).download_as_bytes(**_options(patience_s)))
             record = parse_record(json.loads(raw))
         except api.NotFound as error:
             if not self._bucket_is_there(patience_s):
@@ -183,6 +184,16 @@ class Bucket:
         with ThreadPoolExecutor(PARALLEL) as pool:
             list(pool.map(lambda f: self._file(out / f.path, below + f.path, end_s), files))
 
+    def leave_logs(self, folder: Path, below: str, patience_s: float) -> None:
+        """Upload what a node has written when nobody else will, the smallest first; what does not arrive is lost."""
+        end_s = time.monotonic() + patience_s
+        paths = sorted((p for p in folder.rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
+        try:
+            for path in paths:
+                self._file(path, f"{below}/{path.relative_to(folder).as_posix()}", end_s)
+        except FAULTS as error:
+            say(f"{self.url}: logs of this node not uploaded: {_words(error)}")
+
     def put_result(self, name: str, text: str, patience_s: float) -> None:
         """Upload a result that is one object; an earlier one stays."""
         self._delivering = True
@@ -204,7 +215,7 @@ class Bucket:
         """An object of the attempt's study, by its name below the study's prefix; None when there is none."""
         try:
             blob = self._beside(spec, name)
-            return blob.download_as_bytes(**_within(BESIDE_PATIENCE_S)) if blob else None
+            return blob.download_as_bytes(**_options(BESIDE_PATIENCE_S)) if blob else None
         except api.NotFound:
             return None
         except FAULTS as error:
@@ -213,9 +224,8 @@ class Bucket:
     def put_beside(self, spec: RunSpec, name: str, text: str) -> None:
         """Write an object of the attempt's study."""
         try:
-            blob = self._beside(spec, name)
-            if blob:
-                blob.upload_from_string(text, "application/json", **_within(BESIDE_PATIENCE_S))
+            if blob := self._beside(spec, name):
+                blob.upload_from_string(text, "application/json", **_options(BESIDE_PATIENCE_S))
         except FAULTS as error:
             raise DeliveryError(f"{self.url}: {name} cannot be written: {_words(error)}") from error
 
@@ -228,12 +238,11 @@ class Bucket:
         blob = self._blob(name)
         if path.stat().st_size > RESUMABLE_FROM_BYTES:
             blob.chunk_size = RESUMABLE_FROM_BYTES
-        blob.upload_from_filename(str(path), **_within(_left_s(end_s)))
+        blob.upload_from_filename(str(path), **_options(_left_s(end_s)))
 
     def _put(self, name: str, text: str, left_s: float, if_generation_match: int | None = None) -> None:
-        self._blob(name).upload_from_string(
-            text, "application/json", if_generation_match=if_generation_match, **_within(left_s)
-        )
+        blob = self._blob(name)
+        blob.upload_from_string(text, "application/json", if_generation_match=if_generation_match, **_options(left_s))
 
     def _blob(self, name: str) -> Any:
         return self._opened().blob(f"{self._prefix}/{name}" if self._prefix else name)
@@ -282,8 +291,8 @@ def hopeless(error: DeliveryError) -> bool:
     return error.__cause__ is None or isinstance(error.__cause__, HOPELESS)
 
 
-def _within(left_s: float) -> dict[str, Any]:
-    """Arguments of the client library for one request and its retries."""
+def _options(left_s: float) -> dict[str, Any]:
+    """How long one request may take and how it is repeated, so that all end within `left_s`."""
     retry = DEFAULT_RETRY.with_timeout(left_s).with_delay(initial=0.5, multiplier=2.0, maximum=10.0)
     return {"timeout": max(2.0, min(REQUEST_TIMEOUT_S, left_s / 2)), "retry": retry}
 

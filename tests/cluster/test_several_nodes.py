@@ -121,6 +121,8 @@ def test_a_lost_node_ends_all_pods(lost, clone, kube, bucket, add_two):
     assert (record.outcome, record.pod) == ("deadline", 2)
     (job,) = kube.jobs()
     assert not job["status"].get("failed"), "a lost node must not be counted"
+    if lost == 0:
+        assert any(f"/nodes/1/{other}/" in name for name in bucket.objects()), "the logs that only node 1 had"
     if lost == 1:
         (taken,) = (json.loads(bucket.get(name)) for name in bucket.records() if "/pods/1/" in name)
         assert first["1"]["metadata"]["name"] in taken["diagnosis"]["sentence"], "the lost node is named"
