@@ -212,6 +212,7 @@ class ZeroEngine:
             "check_grad_overflow": getattr(wrapper, "check_grad_overflow", None),
             "quantized_weights": self._settings.stage == 3 and wrapper.parameter_offload.zero_quantized_weights,
             "quantized_gradients": getattr(wrapper, "all2all_process_group", None) is not None,
+            "secondary_in_node": any(getattr(p, "ds_secondary_tensor", None) is not None for p in self._parameters),
         }
 
 
@@ -267,7 +268,9 @@ def deepspeed_config(spec: RunSpec, settings: ZeroSettings, world_size: int) -> 
         "fp16": {"enabled": False},
         "communication_data_type": _SHORT[numerics.reduce],
         "data_types": {"grad_accum_dtype": _SHORT[numerics.accumulate]},
-        "zero_optimization": _zero(settings, pin=settings.pin_memory and spec.platform.device == "cuda"),
+        "zero_optimization": _zero(settings, pin=settings.pin_memory and spec.platform.device == "cuda")
+        # A group of one rank would hold the whole model, and DeepSpeed takes 1 for "off".
+        | ({"zero_hpz_partition_size": spec.platform.ranks_per_node} if settings.secondary_in_node else {}),
         "zero_allow_untested_optimizer": False,
         "zero_force_ds_cpu_optimizer": spec.optimizer.implementation == "deepspeed-cpu",
         "compile": {"deepcompile": settings.deepcompile},

@@ -48,15 +48,37 @@ def test_predicted_messages_are_what_nccl_carried(record: Record) -> None:
         assert abs(expected[kind] - carried[kind]) < 0.02 * total, (kind, expected[kind] / total, carried[kind] / total)
 
 
+NOTHING_LIVES = {"max_live_parameters": 1, "max_reuse_distance": 0, "prefetch_bucket_size": 1}
+
+
 @pytest.mark.parametrize(
-    ("config", "per_parameter"), [("fsdp2-reshard", 8.65), ("fsdp2-noreshard", 7.53), ("fsdp2-hsdp", 4.01)]
+    ("config", "settings", "per_parameter"),
+    [
+        ("fsdp2-reshard", {}, 8.65),
+        ("fsdp2-noreshard", {}, 7.53),
+        ("fsdp2-hsdp", {}, 4.01),
+        ("zero-3", {}, 7.60),
+        ("zero-3-hpz", NOTHING_LIVES, 7.59),
+    ],
 )
-def test_predicted_crossing_is_what_a_link_carried(config: str, per_parameter: float) -> None:
+def test_predicted_crossing_is_what_a_link_carried(config: str, settings: dict[str, int], per_parameter: float) -> None:
     """Bytes that left a node per step and parameter: gloo, two nodes of two ranks, model tiny, veth's own counters."""
-    spec = make_spec(config, platform__world_size=4, platform__nodes=2)
+    changes = {f"engine__settings__{name}": value for name, value in settings.items()}
+    spec = make_spec(config, platform__world_size=4, platform__nodes=2, **changes)
     parameters = 2_002_048
     found = crossing(messages(spec) or (), nodes=2, ranks_per_node=2, backend="gloo")
-    assert found.bytes / parameters == pytest.approx(per_parameter, rel=0.01)
+    assert found.bytes / parameters == pytest.approx(per_parameter, rel=0.015)
+
+
+def test_hpz_gathers_for_backward_inside_a_node() -> None:
+    plain, hpz = (
+        make_spec(config, platform__world_size=4, platform__nodes=2, engine__settings__max_reuse_distance=0,
+                  engine__settings__prefetch_bucket_size=1)
+        for config in ("zero-3", "zero-3-hpz")
+    )  # fmt: skip
+    sent = [crossing(messages(spec) or (), nodes=2, ranks_per_node=2, backend="nccl") for spec in (plain, hpz)]
+    assert sent[1].bytes < sent[0].bytes
+    assert [m.among for m in messages(hpz) or ()] == ["all", "all", "node"]
 
 
 def test_one_node_sends_nothing_over_the_network() -> None:

@@ -54,14 +54,16 @@ class Node(Supervisor):
     def __init__(self, folder: Path, spec: RunSpec, namespace: str, rank: int) -> None:
         folder.mkdir(parents=True)
         super().__init__(folder, spec)
-        self._namespace, self._rank = namespace, rank
+        self.spec, self._namespace, self._rank = spec, namespace, rank
 
-    def begin(self, **environment: str) -> "Node":
-        """Start it."""
+    def begin(self, core: int | None = None, **environment: str) -> "Node":
+        """Start it, on one core of this machine or on all."""
         where = ["--node-rank", str(self._rank), "--rendezvous", f"{ADDRESSES[0]}:{PORT}"]
         inner = [sys.executable, "-m", "harness", "run"]
         # `ip netns exec` becomes the supervisor, so that its process id is the supervisor's.
-        script = "import os, sys; os.execvp('ip', ['ip', 'netns', 'exec', *sys.argv[1:]])"
+        cores = sorted(os.sched_getaffinity(0))
+        pin = "" if core is None else f"os.sched_setaffinity(0, {{{cores[core % len(cores)]}}}); "
+        script = f"import os, sys; {pin}os.execvp('ip', ['ip', 'netns', 'exec', *sys.argv[1:]])"
         self.start(*where, program=["-c", script, self._namespace, *inner], **environment)
         return self
 

@@ -56,6 +56,25 @@ def test_hsdp_trains_alike_and_shards_inside_a_node(pair: Any) -> None:
     assert states["fsdp2-reshard"] == pytest.approx(16 / 4, rel=0.02)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_hpz_trains_as_zero_3_does(pair: Any) -> None:
+    losses = {}
+    # Nothing stays gathered, or backward would have nothing to gather.
+    free = {"max_live_parameters": 1, "max_reuse_distance": 0, "prefetch_bucket_size": 1}
+    changes = {f"engine__settings__{name}": value for name, value in free.items()} | {"platform__world_size": 4}
+    for config in ("zero-3-hpz", "zero-3"):
+        nodes = [node.begin() for node in pair(config, folder=config, **changes)]
+        assert [node.wait(400) for node in nodes] == [0, 0], [node.stdout + node.stderr for node in nodes]
+        measured = nodes[0].record.measured
+        assert measured is not None, nodes[0].record.diagnosis
+        losses[config] = measured.loss
+        resolved = nodes[0].record.resolved
+        assert resolved is not None
+        assert resolved["found"]["secondary_in_node"] is (config == "zero-3-hpz"), "read from the running engine"
+    assert losses["zero-3-hpz"] == pytest.approx(losses["zero-3"], rel=1e-3)
+
+
 def test_a_killed_node_ends_all_and_is_named(pair: Any) -> None:
     nodes = [node.begin() for node in pair(**LONG)]
     both_train(nodes)

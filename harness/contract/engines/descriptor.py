@@ -15,6 +15,7 @@ from harness.contract.engines.traffic import Message
 NumericDtype = Literal["float32", "bfloat16", "float16"]
 Sharded = Literal["nothing", "optimizer", "gradients", "parameters"]
 """What is sharded over the ranks; each entry includes those before it, as ZeRO's stages 0 to 3 do."""
+Replicated = Literal["", "parameters", "state"]
 Launcher = Literal["torchrun", "deepspeed"]
 """Who starts the ranks: the names in `harness/supervisor/launch.py`."""
 Trials = tuple[dict[str, Any], ...]
@@ -64,9 +65,9 @@ class Config:
     """Whether state lives in host memory, where the optimizer steps."""
     keeps_gathered: bool = False
     """Whether gathered parameters stay whole between forward and backward."""
-    replicates: bool = False
-    """Whether every node holds all of the model, sharded inside it. Only several nodes make this differ from sharding
-    over all ranks, so a study runs it only when it names it."""
+    replicates: Replicated = ""
+    """What every node holds a whole copy of, sharded inside it. Only several nodes make this differ from sharding over
+    all ranks, so a study runs such a config only when it names it."""
     baseline: bool = False
     """Plain data parallelism, the ordinary training loop: the other engines' own cost is measured against it."""
     settings: dict[str, Any] = field(default_factory=dict)

@@ -91,7 +91,7 @@ def _config(name: str, **settings: bool) -> Config:
         shards="parameters",
         offloads=full.offload,
         keeps_gathered=not full.reshard_after_forward,
-        replicates=full.replicate_nodes,
+        replicates="state" if full.replicate_nodes else "",
         settings=dict(settings),
     )
 

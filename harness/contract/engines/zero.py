@@ -7,7 +7,7 @@ from msgspec import Struct
 from harness.contract.codec import Int, NotNegativeInt, PositiveInt, defaults_of
 from harness.contract.engines.descriptor import Config, Descriptor, Sharded, Trials, bf16_compute
 from harness.contract.engines.memory import Ledger, Sizes
-from harness.contract.engines.traffic import Kind, Message
+from harness.contract.engines.traffic import Among, Kind, Message
 from harness.contract.errors import SpecError
 
 _ADDED = {
@@ -15,6 +15,7 @@ _ADDED = {
     "check_grad_overflow": (1, 2),
     "quantized_weights": (3,),
     "quantized_gradients": (3,),
+    "secondary_in_node": (3,),
 }
 """Setting that came after specs were stored -> the stages at which it does something."""
 
@@ -54,6 +55,9 @@ class ZeroSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Stage 3, GPUs only: ZeRO++ gathers parameters as 8-bit integers. Not the same training: the gate will say so."""
     quantized_gradients: bool = False
     """Stage 3, GPUs of several nodes only: ZeRO++ reduces gradients as 4-bit integers. Not the same training either."""
+    secondary_in_node: bool = False
+    """hpZ (ZeRO++, arXiv:2306.10209): every node keeps a second copy of the parameters, sharded over its ranks, so that
+    backward gathers inside the node (stage 3)."""
     deepcompile: bool = False
     """DeepSpeed's own compiler passes; GPUs only."""
     compile: bool = False
@@ -66,6 +70,10 @@ class ZeroSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
                 raise SpecError(f"{name}: has an effect at stage {wanted} only, found stage {self.stage}; leave it out")
         if self.offload_param and self.stage != 3:
             raise SpecError(f"offload_param: needs stage 3, found stage {self.stage}")
+        if self.secondary_in_node and self.offload_param:
+            raise SpecError(
+                "secondary_in_node: found with offload_param, which keeps parameters in host memory; choose one"
+            )
         if self.offload_optimizer and self.stage == 0:
             raise SpecError("offload_optimizer: needs stage 1, 2 or 3, found stage 0")
 
@@ -127,6 +135,8 @@ def _ledger(settings: ZeroSettings, sizes: Sizes) -> Ledger:
         # By then the other ranks' gradients are freed.
         update = max(0, update - (gradients - gradients // sizes.world_size))
     buckets = _buckets(settings, sizes)
+    if settings.secondary_in_node:
+        buckets += n * each["compute"] // sizes.ranks_per_node
     return Ledger(
         parameters=parameters,
         gradients=gradients,
@@ -179,11 +189,12 @@ def _traffic(settings: ZeroSettings, sizes: Sizes) -> tuple[Message, ...]:
     blocks = sizes.layers * sizes.block_parameters
     # Each of a block's weight matrices is gathered by itself, about seven of them; a leaf is gathered as a whole.
     calls = sizes.layers * (1 if settings.leaf_blocks else _MATRICES)
-    return (
-        reduced,
-        Message(kind="all_gather", bytes=n * each["compute"], calls=calls + 1),
-        Message(kind="all_gather", bytes=blocks * each["compute"], calls=calls),
-    )
+    again: Among = "node" if settings.secondary_in_node else "all"
+    forward = Message(kind="all_gather", bytes=n * each["compute"], calls=calls + 1)
+    if n <= _live(settings, sizes):
+        # Nothing is freed between forward and backward.
+        return reduced, forward
+    return reduced, forward, Message(kind="all_gather", bytes=blocks * each["compute"], calls=calls, among=again)
 
 
 _MATRICES = 7
@@ -198,6 +209,7 @@ def _config(name: str, **settings: Any) -> Config:
         engine="zero",
         shards=_SHARDED[full.stage],
         offloads=full.offload_optimizer,
+        replicates="parameters" if full.secondary_in_node else "",
         settings=settings,
     )
 
@@ -213,6 +225,7 @@ ZERO = Descriptor(
         _config("zero-2", stage=2, overlap_comm=False),
         _config("zero-3", stage=3),
         _config("zero-3-offload", stage=3, offload_optimizer=True, offload_param=True),
+        _config("zero-3-hpz", stage=3, secondary_in_node=True),
     ),
     # It keeps a bf16 working copy beside its fp32 masters in every arm.
     shipped=bf16_compute(parameter="bfloat16", master="float32", reduce="bfloat16"),
