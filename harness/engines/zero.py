@@ -212,7 +212,8 @@ class ZeroEngine:
             "check_grad_overflow": getattr(wrapper, "check_grad_overflow", None),
             "quantized_weights": self._settings.stage == 3 and wrapper.parameter_offload.zero_quantized_weights,
             "quantized_gradients": getattr(wrapper, "all2all_process_group", None) is not None,
-            "secondary_in_node": any(getattr(p, "ds_secondary_tensor", None) is not None for p in self._parameters),
+            # Each step frees the copies themselves; in how many groups they are kept stays.
+            "secondary_in_node": any(getattr(p, "ds_secondary_tensor_num_of_groups", 1) > 1 for p in self._parameters),
         }
 
 
