@@ -24,19 +24,12 @@ include: "workflow/rules/frontier.smk"
 if (MISSING or not PLAN.reported) and not REPORTING:
 
     # The missing runs, then the report of all of them.
-    rule all:
+    use rule report as all with:
         default_target: True
         input:
             MISSING,
         log:
             f"{RESULTS}/logs/all.log",
-        localrule: True
-        conda:
-            "workflow/envs/dtbench.yaml"
-        params:
-            study=STUDY,
-        script:
-            "workflow/scripts/report.py"
 
 else:
 

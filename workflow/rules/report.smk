@@ -7,12 +7,13 @@ rule report:
     log:
         f"{RESULTS}/logs/report.log",
     localrule: True
+    # Whole paths, because `all` takes them over in another file.
     conda:
-        "../envs/dtbench.yaml"
+        f"{ROOT}/workflow/envs/dtbench.yaml"
     params:
         study=STUDY,
     script:
-        "../scripts/report.py"
+        f"{ROOT}/workflow/scripts/report.py"
 
 
 SHOWN = [
@@ -38,7 +39,7 @@ if REPORTING:
 
     # Never run, since its files are there: it tells `snakemake --report` what they are. Other calls do without, as they
     # would say that Snakemake did not make these files.
-    rule shown:
+    use rule report as shown with:
         output:
             report(
                 SHOWN[0],
@@ -70,15 +71,6 @@ if REPORTING:
                 category="Tables",
                 labels={"shows": "runs"},
             ),
-        log:
-            f"{RESULTS}/logs/report.log",
-        localrule: True
-        conda:
-            "../envs/dtbench.yaml"
-        params:
-            study=STUDY,
-        script:
-            "../scripts/report.py"
 
 
 onstart:
