@@ -141,7 +141,7 @@ def save_checkpoints(folder: Path) -> dict[str, float]:
         model.save_pretrained(folder / name)
         spec = make_spec("ddp", model__config=plain, **STEPS)
         tokens = [Tokens(Context(spec, rank, 2, torch.device("cpu"))).draw(0, 0) for rank in range(2)]
-        losses[name] = sum(float(model(input_ids=t, labels=t).loss) for t in tokens) / 2
+        losses[name] = sum(float(model(input_ids=t, labels=t).loss.detach()) for t in tokens) / 2
     return losses
 
 

@@ -13,8 +13,10 @@ import time
 import traceback
 from pathlib import Path
 
+import deepspeed
 import torch
 import torch.distributed as dist
+from deepspeed.utils import groups
 from msgspec import structs
 
 from harness.contract.heartbeat import HeartbeatWriter
@@ -65,6 +67,9 @@ def main() -> None:
         except Exception:
             (folder / f"error-{rank}.txt").write_text(traceback.format_exc())
             traceback.print_exc()
+        if group := groups._get_zero_param_intra_parallel_group():
+            # DeepSpeed makes it once per process.
+            deepspeed.comm.destroy_process_group(group)
         gc.collect()
         dist.barrier()
     dist.destroy_process_group()
