@@ -71,15 +71,15 @@ class TorchEngine(ABC):
         return norm
 
     def parts(self) -> Iterator[tuple[str, torch.Tensor]]:
-        return ((name, _own_part(p.data)) for name, p in self.model.named_parameters() if p.requires_grad)
+        return ((name, local_part(p.data)) for name, p in self.model.named_parameters() if p.requires_grad)
 
     def holdings(self) -> Iterator[Holding]:
         for parameter in self._parameters:
-            yield Holding("parameter", _own_part(parameter.data))
+            yield Holding("parameter", local_part(parameter.data))
             if parameter.grad is not None:
-                yield Holding("gradient", _own_part(parameter.grad))
+                yield Holding("gradient", local_part(parameter.grad))
         for tensor in optimizer_tensors(self._optimizer):
-            yield Holding("optimizer", _own_part(tensor))
+            yield Holding("optimizer", local_part(tensor))
 
     def found(self) -> Found:
         parameter = self._parameters[0]
@@ -120,7 +120,8 @@ def reduced_bytes() -> Iterator[Counter[torch.dtype]]:
             setattr(dist, name, original)
 
 
-def _own_part(tensor: torch.Tensor) -> torch.Tensor:
+def local_part(tensor: torch.Tensor) -> torch.Tensor:
+    """This rank's part of a tensor; the whole of it where nothing is sharded."""
     # Asked by its method: importing the class would cost DDP the import of all of DTensor.
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 

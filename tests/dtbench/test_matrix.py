@@ -31,7 +31,7 @@ def test_every_shipped_specs_round_trip_is_exact(path: Path) -> None:
 def test_the_quick_study_has_36_runs() -> None:
     matrix = load_matrix("quick", ROOT)
     assert len(matrix.runs) == 36
-    assert {run.identity.config for run in matrix.runs} == {name for name in CONFIGS if not CONFIGS[name].replicates}
+    assert {run.identity.config for run in matrix.runs} == {name for name in CONFIGS if CONFIGS[name].usual}
     assert {run.platform.name for run in matrix.runs} == {"cpu-x2"}
 
 
@@ -111,7 +111,7 @@ def test_order_is_blocks_in_seeded_random_order(study: Load) -> None:
     assert [r.identity.config for r in first] != [r.identity.config for r in other]
     blocks = [[r.identity.config for r in first if r.identity.repeat == repeat] for repeat in (1, 2, 3)]
     assert [r.identity.repeat for r in first] == sorted(r.identity.repeat for r in first)
-    shared = [name for name in CONFIGS if not CONFIGS[name].replicates]
+    shared = [name for name in CONFIGS if CONFIGS[name].usual]
     assert all(sorted(block) == sorted(shared) for block in blocks)
     assert blocks[0] != blocks[1]
 

@@ -6,10 +6,11 @@ from harness.contract.codec import decode, defaults_of, encode
 from harness.contract.engines.ddp import DDP
 from harness.contract.engines.descriptor import Config, Descriptor
 from harness.contract.engines.fsdp2 import FSDP2
+from harness.contract.engines.megatron_fsdp import MEGATRON_FSDP
 from harness.contract.engines.zero import ZERO
 from harness.contract.errors import SpecError, nearest
 
-ENGINES: dict[str, Descriptor] = {engine.name: engine for engine in (DDP, ZERO, FSDP2)}
+ENGINES: dict[str, Descriptor] = {engine.name: engine for engine in (DDP, ZERO, FSDP2, MEGATRON_FSDP)}
 CONFIGS: dict[str, Config] = {config.name: config for engine in ENGINES.values() for config in engine.configs}
 """Every config a study may name, in the order tables list them when a study gives none."""
 

@@ -66,8 +66,9 @@ class Config:
     keeps_gathered: bool = False
     """Whether gathered parameters stay whole between forward and backward."""
     replicates: Replicated = ""
-    """What every node holds a whole copy of, sharded inside it. Only several nodes make this differ from sharding over
-    all ranks, so a study runs such a config only when it names it."""
+    """What every node holds a whole copy of, sharded inside it."""
+    usual: bool = True
+    """Whether a study that names no configs runs it."""
     baseline: bool = False
     """Plain data parallelism, the ordinary training loop: the other engines' own cost is measured against it."""
     settings: dict[str, Any] = field(default_factory=dict)

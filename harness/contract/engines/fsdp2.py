@@ -92,6 +92,8 @@ def _config(name: str, **settings: bool) -> Config:
         offloads=full.offload,
         keeps_gathered=not full.reshard_after_forward,
         replicates="state" if full.replicate_nodes else "",
+        # Only several nodes make it differ from sharding over all ranks.
+        usual=not full.replicate_nodes,
         settings=dict(settings),
     )
 

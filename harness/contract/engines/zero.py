@@ -210,6 +210,8 @@ def _config(name: str, **settings: Any) -> Config:
         shards=_SHARDED[full.stage],
         offloads=full.offload_optimizer,
         replicates="parameters" if full.secondary_in_node else "",
+        # Only several nodes make it differ from sharding over all ranks.
+        usual=not full.secondary_in_node,
         settings=settings,
     )
 

@@ -133,7 +133,7 @@ def _usable(options: argparse.Namespace, accelerator: str) -> int:
 
 def _all_configs() -> Choice:
     """Without a GPU there is no memory to predict: everything but what needs several nodes."""
-    names = [name for name, config in CONFIGS.items() if not config.replicates]
+    names = [name for name, config in CONFIGS.items() if config.usual]
     return Choice(measured=dict.fromkeys(names, ""), reference="ddp")
 
 
@@ -145,7 +145,7 @@ def _choose(question: Question) -> Choice:
     for checkpointing in (False, True):
         model = structs.replace(question.model, activation_checkpointing=checkpointing)
         asked = replace(question, model=model)
-        names = [name for name, config in CONFIGS.items() if not config.replicates]
+        names = [name for name, config in CONFIGS.items() if config.usual]
         answers = [one for name in names if (one := answer(asked, name)) is not None]
         fitting = [one for one in answers if one.verdict != "does not fit"]
         on_card = [one for one in fitting if not CONFIGS[one.config].offloads]

@@ -178,7 +178,7 @@ class Study(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Platforms by name: of `config/platforms.yaml`, of a `platforms.yaml` beside the study, or `here`, this machine.
     One's own may also be mappings with a `name`. At least one."""
     configs: Annotated[tuple[ConfigChoice, ...], Meta(min_length=1)] = tuple(
-        ConfigChoice(name=name) for name, config in CONFIGS.items() if not config.replicates
+        ConfigChoice(name=name) for name, config in CONFIGS.items() if config.usual
     )
     """Configs by name, or variants `{name, base, override}`; the order of the tables."""
     arms: Annotated[tuple[Arm, ...], Meta(min_length=1)] = ("defaults", "matched")
