@@ -8,7 +8,16 @@ from harness.contract.engines import CONFIGS, Fact, pairs_apart_by
 @pytest.mark.parametrize(
     ("fact", "expected"),
     [
-        ("engine", ["zero-0 ddp", "fsdp2-reshard zero-3", "fsdp2-reshard-offload zero-3-offload"]),
+        (
+            "engine",
+            [
+                "zero-0 ddp",
+                "fsdp2-reshard zero-3",
+                "fsdp2-reshard-offload zero-3-offload",
+                "megatron-fsdp zero-3",
+                "megatron-fsdp fsdp2-reshard",
+            ],
+        ),
         ("offloads", ["zero-3-offload zero-3", "fsdp2-reshard-offload fsdp2-reshard"]),
         ("keeps_gathered", ["fsdp2-noreshard fsdp2-reshard"]),
     ],
