@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from harness.contract import exitcodes
-from tests.supervisor.nodes_lab import FATE_LIMIT_S, LONG, PORT, both_train, namespaces, pair
+from tests.supervisor.nodes.lab import FATE_LIMIT_S, LONG, PORT, both_train, namespaces, pair
 
 __all__ = ["namespaces", "pair"]
 pytestmark = pytest.mark.slow
@@ -26,7 +26,7 @@ def test_clocks_minutes_apart_do_not_change_the_culprit(pair: Any, tmp_path: Pat
     first, second = pair(**LONG)
     first.begin()
     # By its own clock all that happens on node 1 happens before all that happens on node 0.
-    second.begin(PYTHONPATH=os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])]))
+    second.begin(PYTHONPATH=os.pathsep.join([str(tmp_path), str(Path(__file__).parents[3])]))
     both_train([first, second])
     os.kill(first.beat(0).pid, signal.SIGKILL)
     assert [first.wait(FATE_LIMIT_S), second.wait(FATE_LIMIT_S)] == [0, 0]

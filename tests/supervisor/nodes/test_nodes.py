@@ -12,7 +12,7 @@ from harness.contract import exitcodes
 from harness.contract.errors import SpecError
 from harness.supervisor.nodes.link import Place, find_place
 from tests.engines.specs import make_spec
-from tests.supervisor.nodes_lab import FATE_LIMIT_S, LONG, TWO_NODES, both_train, ip, namespaces, pair
+from tests.supervisor.nodes.lab import FATE_LIMIT_S, LONG, TWO_NODES, both_train, ip, namespaces, pair
 
 __all__ = ["namespaces", "pair"]
 

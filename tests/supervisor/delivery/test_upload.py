@@ -34,7 +34,7 @@ from harness.supervisor.processes import Cancelled
 from tests.cluster.lab.metadata import Metadata
 from tests.engines.specs import make_spec
 from tests.supervisor.conftest import Supervisor, until
-from tests.supervisor.test_reference import AFTER, FIRST, record_of
+from tests.supervisor.delivery.test_reference import AFTER, FIRST, record_of
 
 Make = Callable[..., Supervisor]
 

@@ -13,7 +13,7 @@ from harness.contract.errors import SpecError
 from harness.contract.spec import parse_spec
 from tests.dtbench.conftest import run_of
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 Load = Callable[[str], Matrix]
 
 

@@ -13,7 +13,7 @@ from dtbench.study.matrix import load_matrix
 from harness.contract.record import read_record
 from harness.supervisor.folder import unsound
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 STUDIES = sorted(
     path.parent.name for path in ROOT.glob("results/*/report.md") if (path.parent / "report.html").exists()
 )

@@ -13,7 +13,7 @@ from msgspec import structs
 from harness.contract.measured import Trial
 from harness.measure.ledger import predicted_peak_bytes
 from tests.dtbench.conftest import GPU_STUDY, ROOT, make_record, run_of, write_record
-from tests.dtbench.test_machines import on
+from tests.dtbench.results.test_machines import on
 
 Load = Callable[[str], Matrix]
 PIECES = (

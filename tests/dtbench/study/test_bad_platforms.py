@@ -12,7 +12,7 @@ from dtbench.study.platforms import load_platforms
 
 from harness.contract.errors import SpecError
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 GOOD = {"device": "cpu", "world_size": 2, "accelerator": "cpu", "interconnect": "loopback"}
 PRICE = {"usd_per_hour": 1, "source": "https://example.com", "date": "2026-01-31"}
 VALIDATOR = jsonschema.Draft202012Validator(json.loads((ROOT / "workflow/schemas/platforms.schema.json").read_text()))

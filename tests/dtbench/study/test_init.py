@@ -12,7 +12,7 @@ import pytest
 from dtbench.cli import main
 from dtbench.study.matrix import Matrix, load_matrix
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 SMALL = {
     "model_type": "llama",
     "vocab_size": 512,

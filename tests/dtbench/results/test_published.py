@@ -16,7 +16,7 @@ from msgspec import structs
 
 from harness.contract.record import read_record
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 SHIPPED = ROOT / "results" / "published"
 A100, L4 = "a100-40gb-x4", "l4-x4"
 

@@ -14,7 +14,7 @@ from dtbench.study.schema import schemas
 
 from harness.contract.errors import SpecError
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 FOLDER = ROOT / "workflow" / "schemas"
 NAMES = ("study", "platforms", "spec", "record", "diagnosis")
 

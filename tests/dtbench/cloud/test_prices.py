@@ -8,7 +8,7 @@ from dtbench.study.platforms import load_platforms, load_prices
 
 from harness.contract.errors import SpecError
 
-CONFIG = Path(__file__).resolve().parents[2] / "config"
+CONFIG = Path(__file__).resolve().parents[3] / "config"
 LIST = """
 sources: {page: {url: "https://example.com", date: "2026-01-31"}}
 prices:

@@ -10,7 +10,7 @@ from dtbench.workflow import parse_config, parse_rerun
 
 from harness.contract.errors import SpecError
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 GOOD = "platforms: [cpu-x2]\nconfigs: [ddp, zero-3]\nmodel: {name: tiny}\n"
 
 BAD = {
@@ -159,7 +159,7 @@ BAD = {
     "nested without end": (f"platforms: {100_000 * '['}", r"study\.yaml.*(nested too deeply|not YAML)"),
     "a trial for nothing": (
         GOOD + "tuned: {foo: [{}]}\n",
-        r"tuned\.foo: neither a config of this study nor an engine; allowed: ddp, zero-3, zero, fsdp2(;|$)",
+        r"tuned\.foo: neither a config of this study nor an engine; allowed: ddp, zero-3, zero, fsdp2, megatron_fsdp(;|$)",
     ),
     "configs all commented out": (
         "platforms: [cpu-x2]\nconfigs:\n#  - ddp\narms: [matched]\n",

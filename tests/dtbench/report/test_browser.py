@@ -7,9 +7,9 @@ import pytest
 from dtbench.report.document import write_report
 from dtbench.study.matrix import Matrix
 
-from tests.dtbench.browser import CHROMIUM, Page, page
 from tests.dtbench.conftest import GPU_STUDY, make_record, run_of, write_record
-from tests.dtbench.test_inert import HOSTILE
+from tests.dtbench.report.browser import CHROMIUM, Page, page
+from tests.dtbench.report.test_inert import HOSTILE
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine: apt-get install chromium")
 

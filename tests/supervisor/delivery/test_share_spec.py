@@ -12,7 +12,7 @@ from harness.contract.record import read_record
 from harness.delivery.share import share
 from harness.supervisor import folder
 from tests.engines.specs import make_spec
-from tests.supervisor.test_share import an_attempt, derived, everything, place
+from tests.supervisor.delivery.test_share import an_attempt, derived, everything, place
 
 PRETRAINED = {"model__weights": "pretrained"}
 

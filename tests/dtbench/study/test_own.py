@@ -13,7 +13,7 @@ from dtbench.study.matrix import Matrix, load_matrix
 
 from harness.contract.errors import SpecError
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 LLAMA = {"model_type": "llama", "vocab_size": 512, "hidden_size": 64, "num_hidden_layers": 2}
 CPU = {"device": "cpu", "world_size": 3, "accelerator": "cpu", "interconnect": "loopback"}
 

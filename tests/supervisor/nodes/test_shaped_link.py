@@ -10,7 +10,7 @@ import pytest
 
 from harness.contract.engines.traffic import crossing
 from harness.measure.ledger import messages
-from tests.supervisor.nodes_lab import namespaces, pair
+from tests.supervisor.nodes.lab import namespaces, pair
 
 __all__ = ["namespaces", "pair"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]

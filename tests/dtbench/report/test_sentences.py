@@ -9,7 +9,7 @@ from dtbench.study.matrix import Matrix
 from msgspec import structs
 
 from tests.dtbench.conftest import GPU_STUDY, make_record, run_of, write_record
-from tests.dtbench.test_machines import on
+from tests.dtbench.results.test_machines import on
 
 Load = Callable[[str], Matrix]
 OOM = (
@@ -143,7 +143,7 @@ def test_compute_share_is_at_most_the_step(tmp_path: Path, study: Load) -> None:
 def test_a_column_names_its_workload(tmp_path: Path, study: Load) -> None:
     matrix = study(GPU_STUDY + "data: {micro_batch: 8}\nbeside: [published]\n")
     lay(tmp_path / "study", matrix, {"fsdp2-reshard": 800.0, "zero-3": 400.0})
-    (tmp_path / "published").symlink_to(Path(__file__).resolve().parents[2] / "results/published")
+    (tmp_path / "published").symlink_to(Path(__file__).resolve().parents[3] / "results/published")
     text = write_report(matrix, tmp_path / "study").read_text()
     assert "| comparison | study: h200-x2, matched, micro-batch 8 |" in text
     assert " published: a100-40gb-x4, defaults, micro-batch 1 |" in text

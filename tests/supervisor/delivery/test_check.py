@@ -12,9 +12,9 @@ from dtbench import cli
 
 from harness.delivery.check import Checked, check
 from harness.delivery.share import share
-from tests.supervisor.test_share import an_attempt, place
+from tests.supervisor.delivery.test_share import an_attempt, place
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 STORED = ROOT / "results/h200-x2-2026"
 RUN = "h200-x2/fsdp2-reshard/matched/r1-7128ec76a0e6/a1"
 REFERENCE = "h200-x2/ddp/matched/r1-e97c1ef3e794/a1"

@@ -12,7 +12,7 @@ from dtbench.results.numbers import joules_per_token
 from dtbench.results.runs import load_runs
 from dtbench.study.matrix import load_matrix
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PERFORMANCE = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
 

@@ -22,7 +22,7 @@ from harness.contract.record import Record
 from harness.contract.units import GB, GIB
 from harness.diagnosis.memory import read_shortage
 from harness.measure.ledger import predict, predicted_peak_bytes
-from tests.dtbench.test_figures import PERFORMANCE, ROOT, cell, results
+from tests.dtbench.results.test_figures import PERFORMANCE, ROOT, cell, results
 
 ONE, TWO = ("h200-x1-2026", "h200-x1"), ("h200-x2-2026", "h200-x2")
 TEXT = re.sub(r"\s+", " ", PERFORMANCE)
