@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from dtbench.report.decisions import Pick
 from dtbench.report.document import build, write_report
 from dtbench.study.matrix import Matrix
 from msgspec import structs
@@ -65,3 +66,43 @@ def test_energy_per_token_needs_a_measurement(tmp_path: Path, study: Load) -> No
     spec = run_of(matrix, "ddp")
     tokens = spec.protocol.timed_steps * spec.tokens_per_step
     assert [pick.joules_per_token for pick in picks] == [pytest.approx(819.2 / tokens)]
+
+
+def _pairs(tmp_path: Path, matrix: Matrix, *ratios: float) -> Pick:
+    """The fastest of two configs whose repeats differ by far more than the two of any pair."""
+    for repeat, (ratio, host) in enumerate(zip(ratios, (1.0, 0.8, 0.9), strict=False), start=1):
+        for config, speed in (("ddp", 1000.0), ("fsdp2-reshard", 1000.0 * ratio)):
+            write_record(tmp_path, make_record(run_of(matrix, config, repeat), tokens_per_s=speed * host))
+    return build(matrix, tmp_path).decisions[0].picks[0]
+
+
+def test_pairs_decide_where_repeats_are_noisy(tmp_path: Path, study: Load) -> None:
+    matrix = study(GPU_STUDY)
+    pick = _pairs(tmp_path, matrix, 0.97, 0.98)
+    assert (pick.config, pick.ties) == ("ddp", ())
+    assert "the next one is compared by 2 pairs of runs, one machine" in build(matrix, tmp_path).decisions[0].open
+    assert "It is 3% faster than the next one, `fsdp2-reshard` (2% to 3% over 2 paired runs, one machine)." in (
+        write_report(matrix, tmp_path).read_text()
+    )
+
+
+@pytest.mark.parametrize(
+    ("ratios", "tie", "words"),
+    [
+        ((1.02,), "one pair of runs cannot tell", "Not told apart from it by fewer than 3 pairs of runs"),
+        ((0.98, 1.03), "2 pairs of runs cannot tell", "Not told apart from it by fewer than 3 pairs of runs"),
+        ((0.98, 1.03, 1.0), "a tie", "Equally fast within the noise of repeats"),
+        ((1.001, 1.002, 1.003), "a tie", "Equally fast within the noise of repeats"),
+    ],
+)
+def test_a_tie_needs_three_pairs(tmp_path: Path, study: Load, ratios: tuple[float, ...], tie: str, words: str) -> None:
+    matrix = study(GPU_STUDY)
+    if len(ratios) == 1:
+        # Another config's repeats tell how noisy the platform is.
+        for repeat, speed in enumerate((500.0, 450.0, 550.0), start=1):
+            write_record(tmp_path, make_record(run_of(matrix, "zero-3", repeat), tokens_per_s=speed))
+    pick = _pairs(tmp_path, matrix, *ratios)
+    assert (pick.tie, len(pick.ties)) == (tie, 1)
+    text = write_report(matrix, tmp_path).read_text()
+    assert f"{words}: `{pick.ties[0]}`." in text
+    assert f"or `{pick.ties[0]}` ({tie}) |" in text

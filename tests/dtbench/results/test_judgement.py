@@ -216,7 +216,7 @@ def test_noisy_platforms_are_named(tmp_path: Path, study: Load) -> None:
         for config in ("ddp", "zero-3"):
             write_record(tmp_path, make_record(run_of(matrix, config, repeat), tokens_per_s=speed))
     (sentence,) = said(build(matrix, tmp_path), "noise")
-    assert sentence.startswith("h200-x2: repeats of one cell differ by 10%, so smaller differences")
+    assert sentence.startswith("h200-x2: repeats of one cell differ by 10%.")
 
 
 def test_peaks_are_held_against_the_ledger(tmp_path: Path, study: Load) -> None:

@@ -14,7 +14,7 @@ from dtbench.results.cells import CellResult, cell_cost
 from dtbench.results.comparison import Results
 from dtbench.results.numbers import tokens_per_s
 from dtbench.results.runs import MISSING
-from dtbench.results.stats import Ratio
+from dtbench.results.stats import FIRM_PAIRS, Ratio
 from dtbench.study.matrix import Matrix
 from harness.contract.units import GB
 
@@ -78,7 +78,12 @@ class Choice:
         """The answer for this place."""
         parts = [self._verdict()]
         if self.ties:
-            parts.append(f"Equally fast within the noise of repeats: {listed(self.ties)}.")
+            equal = [name for name in self.ties if self.ratios[name].firm]
+            close = [name for name in self.ties if name not in equal]
+            parts += [f"Equally fast within the noise of repeats: {listed(equal)}."] if equal else []
+            parts += (
+                [f"Not told apart from it by fewer than {FIRM_PAIRS} pairs of runs: {listed(close)}."] if close else []
+            )
         if self.behind:
             parts.append(f"It is {faster(self.behind.ratio, f'the next one, {code(self.behind.config)}')}.")
         if self.best and self.unknown:
@@ -141,7 +146,7 @@ def _slower(ratio: Ratio | None, best: str) -> str:
     if ratio is None:
         return f"how much slower than {code(best)} is unknown, as no machine ran both"
     if ratio.tie:
-        return f"as fast as {code(best)}"
+        return f"as fast as {code(best)}" if ratio.firm else f"in speed not told apart from {code(best)}"
     if ratio.value < FACTOR_FROM:
         return f"{code(best)} is {ratio.change * 100:.0f}% faster{support(ratio, as_lead)}"
     return f"{code(best)} is {ratio.value:.1f}x as fast{support(ratio)}"

@@ -3,7 +3,7 @@
 The fastest config of a platform is its cheapest per token too, as the price is that of the whole platform's hours.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,15 +13,13 @@ from dtbench.results.cells import CellResult, cell_cost
 from dtbench.results.comparison import Results
 from dtbench.results.numbers import joules_per_token, tokens_per_s
 from dtbench.results.runs import MISSING
-from dtbench.results.stats import Ratio
+from dtbench.results.stats import FIRM_PAIRS, Ratio
 from dtbench.study.matrix import Matrix
 from harness.contract.frontier import capacity_bytes
 from harness.contract.outcome import OUTCOMES
 from harness.contract.units import GB
 
 SECONDS_PER_HOUR = 3600
-FIRM_REPEATS = 3
-"""Runs of a cell below which its own range says little."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,7 +30,9 @@ class Pick:
     """What it is the best at."""
     config: str
     ties: tuple[str, ...]
-    """Configs that are equally good within the noise of repeats."""
+    """Configs that its pairs do not tell apart from it."""
+    tie: str
+    """What these are, in words; empty without any."""
     other: str | None
     """The config that `ratio` compares it with: the next one for the fastest, else the fastest."""
     ratio: Ratio | None
@@ -125,7 +125,7 @@ def _picks(matrix: Matrix, choice: Choice, cells: dict[str, CellResult], capacit
             cells[name],
             capacity,
             wish=", ".join(found),
-            ties=choice.ties if best else (),
+            ties={name: choice.ratios[name] for name in choice.ties} if best else {},
             other=other,
             ratio=ratio if best or ratio is None else ratio.inverse,
         )
@@ -137,7 +137,7 @@ def _pick(
     capacity: int | None,
     *,
     wish: str,
-    ties: tuple[str, ...],
+    ties: dict[str, Ratio],
     other: str | None,
     ratio: Ratio | None,
 ) -> Pick:
@@ -146,7 +146,8 @@ def _pick(
     return Pick(
         wish=wish,
         config=cell.key[1],
-        ties=ties,
+        ties=tuple(ties),
+        tie=_tie(ties.values()),
         other=other,
         ratio=ratio,
         tokens_per_s=speed,
@@ -158,6 +159,18 @@ def _pick(
         else entry.world_size * 1e6 / (speed * SECONDS_PER_HOUR),
         joules_per_token=cell.median(joules_per_token),
     )
+
+
+def _tie(ratios: Collection[Ratio]) -> str:
+    """A tie needs pairs enough to show it; fewer only leave the order open."""
+    fewest = min((ratio.n for ratio in ratios), default=FIRM_PAIRS)
+    if fewest < FIRM_PAIRS:
+        return f"{_pairs(fewest)} cannot tell"
+    return "a tie" if ratios else ""
+
+
+def _pairs(n: int) -> str:
+    return "one pair of runs" if n == 1 else f"{n} pairs of runs"
 
 
 def _open(choice: Choice) -> Iterable[str]:
@@ -172,8 +185,9 @@ def _open(choice: Choice) -> Iterable[str]:
         yield f"{listed(choice.unrun)} {'has' if len(choice.unrun) == 1 else 'have'} not run"
     if choice.best and choice.ratios:
         nearest = min(choice.ratios.values(), key=lambda ratio: ratio.value)
-        if nearest.n < FIRM_REPEATS:
-            yield "the next one is compared by one pair of runs" if nearest.n == 1 else "few runs make pairs"
+        if not nearest.firm:
+            one = ", one machine" if nearest.machines == 1 < nearest.n else ""
+            yield f"the next one is compared by {_pairs(nearest.n)}{one}" if nearest.n else "no two runs make a pair"
         elif nearest.machines == 1:
             yield "all pairs come from one machine"
 
@@ -186,7 +200,7 @@ def _remedy(matrix: Matrix, choice: Choice, cells: list[CellResult]) -> str:
     missing = sum(run.outcome == MISSING for cell in cells for run in cell.runs)
     if missing:
         return f"{missing} missing run{'s' if missing > 1 else ''} would settle more: {plan}."
-    more = max(FIRM_REPEATS, choice.repeats + 1)
+    more = max(FIRM_PAIRS, choice.repeats + 1)
     return f"No run is missing; set `repeats: {more}` in the study, then {plan} on another machine."
 
 

@@ -42,8 +42,8 @@ def noise(results: Results) -> Iterable[Finding]:
         if floor > NOISY:
             yield Finding(
                 kind="noise",
-                sentence=f"{platform}: repeats of one cell differ by {floor * 100:.0f}%, so smaller differences "
-                "between configs are called ties. More repeats on one machine would tell them apart.",
+                sentence=f"{platform}: repeats of one cell differ by {floor * 100:.0f}%. Runs in pairs on one "
+                "machine cancel most of it; a smaller difference in a single pair decides nothing.",
                 weight=math.log(1 + floor),
                 numbers={"platform": platform, "floor": floor},
             )

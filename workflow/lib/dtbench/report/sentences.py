@@ -135,11 +135,13 @@ def tied(ratio: Ratio) -> str:
     """Why two cells are not ranked."""
     if ratio.apart:
         return f"indistinguishable: {unresolved(ratio)}"
-    return f"equally fast within the noise of repeats ({times(ratio)}, {_pairs(ratio)})"
+    words = "equally fast within the noise of repeats" if ratio.firm else "not told apart"
+    return f"{words} ({times(ratio)}, {_pairs(ratio)})"
 
 
 def costless(ratio: Ratio) -> str:
     """The price of something whose two cells tie."""
     if ratio.apart:
         return f"what it costs in speed is unknown: {unresolved(ratio)}"
-    return f"it costs no speed beyond the noise of repeats ({times(ratio)}, {_pairs(ratio)})"
+    words = "it costs no speed beyond the noise of repeats" if ratio.firm else "these runs show no cost in speed"
+    return f"{words} ({times(ratio)}, {_pairs(ratio)})"

@@ -3,7 +3,6 @@
 `beside` makes the same comparisons on this study's platforms and on another study's: which finding holds where.
 """
 
-import math
 import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -11,7 +10,7 @@ from functools import cached_property
 from dtbench.results.cells import CellResult
 from dtbench.results.numbers import Value, gpu_tokens_per_s, host_gap, tokens_per_s
 from dtbench.results.machines import pair, spread
-from dtbench.results.stats import ENOUGH_MACHINES, Ratio, noise_floor, paired_ratio
+from dtbench.results.stats import ENOUGH_MACHINES, SAME, Ratio, noise_floor, paired_ratio
 from harness.contract.engines import CONFIGS, pairs_apart_by
 from harness.contract.engines.descriptor import Config
 import itertools
@@ -47,8 +46,6 @@ BASELINES = tuple(config.name for config in CONFIGS.values() if config.baseline)
 
 LAUNCH_GAPS = 0.05
 """A GPU that is never short of work still pauses between kernels: 2 to 5% of a step at micro-batch 4 and above."""
-ENOUGH_RUNS = 3
-"""From this many runs on, a cell's own range is its noise floor."""
 
 
 @dataclass(frozen=True)
@@ -113,16 +110,18 @@ class Results:
         """Speed of one cell over another, paired on the machines they share, else by repeat.
 
         None where the two do not train the same: other tokens a step, or in an arm of equal numerics other numerics.
-        Without a shared machine, a difference no larger than what machines alone have made to one cell is a tie,
-        unless there are enough pairs: then their own range decides.
+        The pairs' own range decides whether the two differ: a pair cancels what repeats of one cell differ by. Too few
+        pairs have no range. Then a difference no larger than that of repeats is a tie, and without a shared machine one
+        no larger than what machines alone have made to one cell.
         """
         if a is None or b is None or not comparable(a, b):
             return None
-        floor = min(max(self.floor(a.key[0]), self.floor(b.key[0])), _own_floor(a, b))
         pairs = pair(a.samples(tokens_per_s), b.samples(tokens_per_s))
-        if pairs.apart and len(pairs.numerator.keys() & pairs.denominator.keys()) < ENOUGH_MACHINES:
+        floor = SAME
+        if len(pairs.numerator.keys() & pairs.denominator.keys()) < (ENOUGH_MACHINES if pairs.apart else 2):
+            floor = max(self.floor(a.key[0]), self.floor(b.key[0]))
             # The same hosts serve all platforms, so their difference on any platform counts.
-            floor = max(floor, self.machine_spread(*self.platforms) or 0.0)
+            floor = max(floor, (self.machine_spread(*self.platforms) or 0.0) if pairs.apart else 0.0)
         ratio = paired_ratio(pairs.numerator, pairs.denominator, floor, apart=pairs.apart, machines=pairs.machines)
         return None if ratio is None else self._with_hosts(ratio, a, b)
 
@@ -139,12 +138,6 @@ class Results:
         pairs = pair(a.samples(gpu_tokens_per_s), b.samples(gpu_tokens_per_s))
         gpu = paired_ratio(pairs.numerator, pairs.denominator, 0.0)
         return replace(ratio, host_bound=found, gpu=gpu.value if gpu else None)
-
-
-def _own_floor(a: CellResult, b: CellResult) -> float:
-    """How much repeats of these two cells differ; infinite if one of them has too few."""
-    summaries = [s for s in (a.summary(tokens_per_s), b.summary(tokens_per_s)) if s is not None and s.n >= ENOUGH_RUNS]
-    return max(s.spread / 2 for s in summaries) if len(summaries) == 2 else math.inf
 
 
 def comparable(a: CellResult, b: CellResult) -> bool:

@@ -15,6 +15,10 @@ CONFIDENCE = 0.95
 RESAMPLES = 2000
 ENOUGH_MACHINES = 3
 """From this many pairs of runs on different machines on, their range shows what machines do to a ratio."""
+FIRM_PAIRS = 3
+"""Below this many pairs a ratio is told with their number, as nothing that is settled."""
+SAME = 0.005
+"""Cells whose speeds differ by no more than this are equally fast, however well that is measured: 1.00x in tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,11 @@ class Ratio:
         """The second cell over the first."""
         gpu = None if self.gpu is None else 1 / self.gpu
         return replace(self, value=1 / self.value, low=1 / self.high, high=1 / self.low, gpu=gpu)
+
+    @property
+    def firm(self) -> bool:
+        """Whether it rests on enough pairs to call a tie one."""
+        return self.n >= FIRM_PAIRS
 
     @property
     def ranks(self) -> bool:
