@@ -9,6 +9,7 @@ from dtbench.report.charts.run import outliers, steps
 from dtbench.report.document import build, write_report
 from dtbench.report.folds import MOST_FOLDS
 from dtbench.study.matrix import Matrix
+from msgspec import structs
 
 from tests.dtbench.conftest import GPU_STUDY, ROOT, make_record, run_of, write_record
 
@@ -41,6 +42,28 @@ def test_settings_that_are_not_the_default_are_listed(tmp_path: Path, study: Loa
     (cell,) = build(matrix, tmp_path).runs
     assert dict(cell.settings)["data.micro_batch"] == "3"
     assert not any(key.startswith(("identity", "platform", "model.config")) for key, _ in cell.settings)
+
+
+def test_router_balance_and_weights_are_told(tmp_path: Path, study: Load) -> None:
+    matrix = study(GPU_STUDY)
+    write_record(tmp_path, make_record(run_of(matrix, "ddp")))
+    record = make_record(run_of(matrix, "zero-3"))
+    assert record.measured is not None
+    loading = {"download_s": 0.0, "read_bytes": 6e9, "read_s": 2.5, "read_bytes_per_s": 2.4e9, "host_peak_bytes": 9e9}
+    measured = structs.replace(
+        record.measured,
+        busiest_experts={"layers.0.mlp": 1.5, "layers.1.mlp": 3.25, "layers.2.mlp": 2.0},
+        loading=loading,
+    )
+    write_record(tmp_path, structs.replace(record, measured=measured))
+    plain, told = (dict(cell.runs[0].facts) for cell in build(matrix, tmp_path).runs)
+    assert told["tokens of the busiest expert"] == "3.25x the mean of all in layers.1.mlp; median of 3 blocks 2.00x"
+    assert told["weights read"] == "6.00 GB a rank at 2.40 GB/s"
+    assert told["reading weights took"] == "2.5 s"
+    assert told["download of weights took"] == "-"
+    assert told["peak of host memory until the engine was built"] == "9.00 GB"
+    assert "weights read" not in plain
+    assert "tokens of the busiest expert" not in plain
 
 
 def test_broken_telemetry_lines_are_left_out(tmp_path: Path, study: Load) -> None:

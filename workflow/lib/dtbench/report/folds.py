@@ -129,11 +129,32 @@ def _facts(run: Run, record: Record) -> Iterator[tuple[str, str]]:
     yield "clock", fixed(c.sm_mhz(record), 0, " MHz")
     yield "energy", fixed(c.joules_per_token(record), 4, " J/token")
     yield "loss off the reference", fixed(_percent(run.parity.difference if run.parity else None), 2, "%")
+    if record.measured:
+        yield from _experts(record.measured.busiest_experts)
+        yield from _weights(record.measured.loading)
     yield "remedy", (record.tries[-1].remedy if record.tries else None) or "-"
     yield "flags", ", ".join(record.measured.flags) if record.measured and record.measured.flags else "-"
     yield "started", record.started_at or "-"
     yield "took", fixed(record.wall_s, 0, " s")
     yield "source", record.source or "-"
+
+
+def _experts(busiest: dict[str, float]) -> Iterator[tuple[str, str]]:
+    """How uneven the router is: tokens of a block's busiest expert over the mean of its experts."""
+    if busiest:
+        worst = max(busiest, key=busiest.__getitem__)
+        told = f"{busiest[worst]:.2f}x the mean of all in {worst}; median of {len(busiest)} blocks"
+        yield "tokens of the busiest expert", f"{told} {statistics.median(busiest.values()):.2f}x"
+
+
+def _weights(loading: dict[str, float]) -> Iterator[tuple[str, str]]:
+    """What reading pretrained weights took."""
+    if loading:
+        speed = fixed(_gb(loading.get("read_bytes_per_s")), 2, " GB/s")
+        yield "weights read", f"{fixed(_gb(loading.get('read_bytes')), 2, ' GB')} a rank at {speed}"
+        yield "reading weights took", fixed(loading.get("read_s"), 1, " s")
+        yield "download of weights took", fixed(loading.get("download_s") or None, 1, " s")
+        yield "peak of host memory until the engine was built", fixed(_gb(loading.get("host_peak_bytes")), 2, " GB")
 
 
 def _charts(record: Record, measured: Measured | None, reference: Trace | None, folder: Path) -> Iterator[Chart]:
