@@ -104,6 +104,12 @@ def test_a_lost_node_ends_all_pods(lost, clone, kube, bucket, add_two):
     announced(bucket, 1)
     until(lambda: phases(kube) == {"0": "Running", "1": "Running"}, 60, "both pods to run")
     clone.wait_until_said("gke: running: ")
+    # A pod that has not met pod 0 yet loses nothing with it: it waits for the next one.
+    until(
+        lambda: any(p for k in nodes.values() for p in k.folder.rglob("node-1/run/try/launcher.log")),
+        60,
+        "both to meet",
+    )
     first = {p["metadata"]["name"].rpartition("-")[0][-1]: p for p in kube.pods()}
     gone = first[str(lost)]["spec"]["nodeName"]
     nodes[gone].power_off()
@@ -117,12 +123,15 @@ def test_a_lost_node_ends_all_pods(lost, clone, kube, bucket, add_two):
     kube.core.delete_node(gone)
     add_two("c")
     assert client.wait(240) == 0, clone.said()
-    ((_, record),) = clone.records("lab").items()
+    ((attempt, record),) = clone.records("lab").items()
     assert (record.outcome, record.pod) == ("deadline", 2)
     (job,) = kube.jobs()
     assert not job["status"].get("failed"), "a lost node must not be counted"
     if lost == 0:
-        assert any(f"/nodes/1/{other}/" in name for name in bucket.objects()), "the logs that only node 1 had"
+        logs = {n.partition("/nodes/")[2]: bucket.get(n) for n in bucket.objects() if "/nodes/" in n}
+        assert f"1/{other}/run/try/launcher.log" in logs, "only node 1 has its logs"
+        beside = clone.folder / "results" / "lab" / attempt / "nodes"
+        assert {name: (beside / name).read_bytes() for name in logs} == logs
     if lost == 1:
         (taken,) = (json.loads(bucket.get(name)) for name in bucket.records() if "/pods/1/" in name)
         assert first["1"]["metadata"]["name"] in taken["diagnosis"]["sentence"], "the lost node is named"

@@ -38,6 +38,10 @@ class Shelf:
         self.fetched.append(name)
         path.write_bytes(self.objects[name])
 
+    def sizes(self, folder):
+        start = f"{folder}/"
+        return {n.removeprefix(start): len(c) for n, c in self.objects.items() if n.startswith(start)}
+
 
 def make_record(files, **changes):
     listed = tuple(File(path=p, size_bytes=len(c), sha256=hashlib.sha256(c).hexdigest()) for p, c in files.items())
@@ -91,6 +95,29 @@ def test_files_come_from_the_records_pod(tmp_path):
     shelf.objects |= {f"at/pods/2/{p}": b"another pod's" for p in FILES}
     collect(shelf, "at", "record.json", tmp_path, SPEC)
     assert {p: (tmp_path / p).read_bytes() for p in FILES} == FILES
+
+
+def test_logs_of_a_node_left_alone_arrive(tmp_path):
+    spec = make_spec(world_size=2, nodes=2)
+    shelf = shelf_of(FILES, spec=spec, spec_hash=spec.hash())
+    log = {"at/nodes/1/pod-b/run/try/rank-1.log": b"lost node 0\n"}
+    # Whoever may write to the bucket chooses these names.
+    shelf.objects |= log | {
+        "at/nodes/../../escaped": b"",
+        "at/nodes/1/": b"",
+        "at/nodes/1/pod-b/run/try/rank-1.log/x": b"",
+    }
+    shelf.broken = set(log)
+    with pytest.raises(Unavailable):
+        collect(shelf, "at", "record.json", tmp_path / "a1", spec)
+    assert not (tmp_path / "a1/record.json").exists(), "a record says that all the rest is there"
+    shelf.broken = set()
+    collect(shelf, "at", "record.json", tmp_path / "a1", spec)
+    found = {p.relative_to(tmp_path / "a1").as_posix() for p in tmp_path.rglob("*") if p.is_file()}
+    assert found == {*FILES, "record.json", "nodes/1/pod-b/run/try/rank-1.log"}
+    shelf.fetched.clear()
+    collect(shelf, "at", "record.json", tmp_path / "a1", spec)
+    assert shelf.fetched == [], "what is there is not fetched again"
 
 
 def test_an_unready_attempt_has_no_record(tmp_path):

@@ -66,6 +66,15 @@ class Bucket:
                     blobs[relative] = Blob(relative, int(blob.generation or 0))
         return blobs
 
+    def sizes(self, folder: str) -> dict[str, int]:
+        """Objects below a folder, by their names in it, with their sizes in bytes. Raises Unavailable, Refused."""
+        start = f"{self._prefix}{folder}/"
+        with _sorted_errors(self, f"look into {folder}"):
+            found = self._client.list_blobs(
+                self._bucket, prefix=start, fields="items(name,size),nextPageToken", timeout=TIMEOUT_S, retry=RETRY
+            )
+            return {blob.name.removeprefix(start): int(blob.size or 0) for blob in found}
+
     def read(self, name: str, limit_bytes: int) -> bytes:
         """The content of an object. Raises Unavailable, Refused; Damaged when it is larger than `limit_bytes`."""
         with _sorted_errors(self, f"read {name}"):

@@ -31,6 +31,8 @@ class Source(Protocol):
 
     def fetch(self, name: str, path: Path, size_bytes: int) -> None: ...
 
+    def sizes(self, folder: str) -> dict[str, int]: ...
+
 
 def collect(
     source: Source, remote: str, record_name: str, folder: Path, spec: RunSpec,
@@ -56,12 +58,37 @@ def collect(
             raise Damaged(
                 f"{remote}/{file.path}: cannot be written below {folder}: {error.strerror}: {error.filename}"
             ) from None
+    fetch_node_logs(source, remote, folder, spec)
     settled = settle(record)
     if settled is record:
         write_atomically(folder / "record.json", raw, durable=True)
     elif settled is not None:
         write_json(folder / "record.json", settled.to_json())
     return settled
+
+
+def fetch_node_logs(source: Source, remote: str, folder: Path, spec: RunSpec) -> None:
+    """Copy to FOLDER/nodes/<n>/<pod>/ the logs of nodes that lost node 0: they are in no record's list of files.
+
+    Names that cannot lie below `folder` are left out. Files already there are whole and stay. Raises Unavailable,
+    Refused.
+    """
+    if spec.platform.nodes == 1:
+        return
+    for path, size_bytes in sorted(source.sizes(f"{remote}/nodes").items()):
+        target = folder / "nodes" / path
+        if _unfit(path) or path.endswith("/") or target.exists():
+            continue
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+        except (NotADirectoryError, FileExistsError):
+            continue  # a name that is a file and a folder at once: no reason to lose the record
+        part = part_of(target)
+        try:
+            source.fetch(f"{remote}/nodes/{path}", part, size_bytes)
+            part.replace(target)
+        finally:
+            part.unlink(missing_ok=True)
 
 
 def _fetched(source: Source, places: list[str], file: File, folder: Path, remote: str) -> list[str]:
@@ -123,14 +150,8 @@ def check_paths(record: Record, where: str) -> None:
     for file in record.files:
         parts = Path(file.path).parts
         above = {parts[:n] for n in range(1, len(parts))}
-        why = None
-        if Path(file.path).is_absolute() or ".." in parts:
-            why = "lies outside the attempt's folder"
-        elif not parts or not file.path.isprintable():
-            why = "is not the name of a file"
-        elif max(len(p.encode()) for p in parts) > NAME_BYTES:
-            why = f"has a name of more than {NAME_BYTES} bytes"
-        elif parts in files or parts in (("record.json",), ("k8s.json",)):
+        why = _unfit(file.path)
+        if parts in files or parts in (("record.json",), ("k8s.json",)):
             why = "is there twice"
         elif parts in folders or above & files:
             why = "is a file and a folder at once"
@@ -138,6 +159,18 @@ def check_paths(record: Record, where: str) -> None:
             raise Damaged(f"{where}: lists {file.path[:80]!r}, which {why}; {ANEW.format('the record')}")
         files.add(parts)
         folders |= above
+
+
+def _unfit(path: str) -> str | None:
+    """Why a path cannot be that of a file below a folder."""
+    parts = Path(path).parts
+    if Path(path).is_absolute() or ".." in parts:
+        return "lies outside the attempt's folder"
+    if not parts or not path.isprintable():
+        return "is not the name of a file"
+    if max(len(p.encode()) for p in parts) > NAME_BYTES:
+        return f"has a name of more than {NAME_BYTES} bytes"
+    return None
 
 
 def write_json(path: Path, value: Any) -> None:

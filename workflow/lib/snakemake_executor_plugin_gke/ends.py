@@ -151,7 +151,10 @@ class Ends:
         if last := last_pod_record(submission, blobs):
             return self._collect(submission, last, jobs, {})
         facts = self._morgue.facts(submission.name, jobs[submission.name])
-        return None if facts is None else self._concluded(submission, facts)
+        if facts is None:
+            return None
+        self._fetch_node_logs(submission)
+        return self._concluded(submission, facts)
 
     def stuck(self, submission: Submission, reason: Reason | None, job: Json) -> Submission | None:
         """End an attempt whose container has failed to start for longer than `start_patience`."""
@@ -168,12 +171,16 @@ class Ends:
         facts = self._morgue.facts(submission.name, job)
         if facts is None:
             return None
+        self._fetch_node_logs(submission)
         # The pod would hold its node forever, and the next attempt would get none.
         try:
             self._cluster.delete(submission.name)
         except Refused as error:
             self._tell.line(f"{submission.name} goes on and holds its node, delete it: {error}")
         return self._concluded(submission, facts)
+
+    def _fetch_node_logs(self, submission: Submission) -> None:
+        collect.fetch_node_logs(self._bucket, submission.remote, submission.folder, submission.spec)
 
     def _concluded(self, submission: Submission, facts: Json) -> Submission:
         autopsy.fill_log(facts)
