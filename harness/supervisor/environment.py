@@ -3,7 +3,6 @@
 import functools
 import hashlib
 import importlib.metadata
-import math
 import os
 import platform
 import re
@@ -14,12 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from harness.contract.record import Environment
-from harness.contract.units import GIB
 from harness.contract.variables import SECRET_NAME, holds_secret
+from harness.measure.host import memory_gib, read_text, usable_cores
 
 SOURCE_ROOT = Path(__file__).resolve().parents[2]
-CGROUP_CPU = Path("/sys/fs/cgroup/cpu.max")
-CGROUP_MEMORY = Path("/sys/fs/cgroup/memory.max")
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 PACKAGES = (
     "torch", "deepspeed", "transformers", "triton", "numpy", "nvidia-nccl-cu12", "nvidia-nccl-cu13",
@@ -83,33 +80,15 @@ def git_commit() -> str | None:
     return answer.stdout.strip() or None
 
 
-def usable_cores() -> int:
-    """Cores this process may run on: its affinity, cut by the container's CPU quota."""
-    cores = len(os.sched_getaffinity(0))
-    quota, _, period = _read(CGROUP_CPU).partition(" ")
-    if quota.isdigit() and period.strip().isdigit():
-        cores = min(cores, max(1, math.floor(int(quota) / int(period))))
-    return cores
-
-
-def memory_gib() -> float:
-    """Host memory this process may use, in GiB: physical, cut by the container's limit."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limit = _read(CGROUP_MEMORY).strip()
-    if limit.isdigit():
-        total = min(total, int(limit))
-    return round(total / GIB, 2)
-
-
 def cpu_model() -> str | None:
     """Name of the CPU as the kernel reports it; None where it does not."""
-    found = re.search(r"^model name\s*:\s*(.+)$", _read(Path("/proc/cpuinfo")), re.MULTILINE)
+    found = re.search(r"^model name\s*:\s*(.+)$", read_text(Path("/proc/cpuinfo")), re.MULTILINE)
     return found.group(1).strip() if found else platform.processor() or None
 
 
 def gpu_driver() -> str | None:
     """Version of the NVIDIA kernel driver; None without one."""
-    found = re.search(r"Kernel Module\D*(\d+\.[\d.]+)", _read(Path("/proc/driver/nvidia/version")))
+    found = re.search(r"Kernel Module\D*(\d+\.[\d.]+)", read_text(Path("/proc/driver/nvidia/version")))
     if found or shutil.which("nvidia-smi") is None:
         return found.group(1) if found else None
     # A microVM passes the device through without the module's file.
@@ -139,12 +118,5 @@ def host_facts() -> dict[str, Any]:
 
 def boot() -> str | None:
     """Hash of the machine's boot: equal for runs between two boots of one machine, which it does not identify."""
-    found = _read(BOOT_ID).strip()
+    found = read_text(BOOT_ID).strip()
     return hashlib.sha256(found.encode()).hexdigest()[:12] if found else None
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""

@@ -22,7 +22,8 @@ from pathlib import Path
 
 from harness.contract import exitcodes
 from harness.contract.files import write_atomically
-from harness.supervisor.environment import installed_versions, usable_cores
+from harness.measure.host import usable_cores
+from harness.supervisor.environment import installed_versions
 from harness.supervisor.progress import say
 
 ABANDONED_S = 600

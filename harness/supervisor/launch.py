@@ -12,8 +12,9 @@ from pathlib import Path
 
 from harness.contract.errors import HarnessError, SpecError, nearest
 from harness.contract.spec import RunSpec
+from harness.measure.host import usable_cores
 from harness.supervisor import lean
-from harness.supervisor.environment import SOURCE_ROOT, usable_cores
+from harness.supervisor.environment import SOURCE_ROOT
 from harness.supervisor.extensions import path_with_environment, plain_architectures, writable_extensions_folder
 
 LEAN = (sys.executable, "-m", "harness.supervisor.lean")

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from harness.contract.errors import HarnessError
+from harness.measure.host import usable_cores
 from harness.supervisor import launch
-from harness.supervisor.environment import usable_cores
 from tests.engines.specs import make_spec
 from tests.supervisor.conftest import ROOT, until
 

@@ -101,6 +101,33 @@ def test_the_cards_of_this_machine_are_taken(tmp_path: Path, monkeypatch: pytest
     assert "2 x NVIDIA L4" in matrix.platforms["my-l4-x2"].note
 
 
+def test_offload_must_fit_the_hosts_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    card = {"name": "NVIDIA L4", "uuid": "GPU-0", "total_bytes": 24 * 10**9, "nvlink": False}
+    monkeypatch.setattr("dtbench.study.here.list_gpus", lambda: [card] * 4)
+    found = {}
+    for memory_gib in (400.0, 200.0):
+        monkeypatch.setattr("dtbench.init.memory_gib", lambda memory=memory_gib: memory)
+        (tmp_path / str(memory_gib)).mkdir()
+        found[memory_gib] = configs(written(tmp_path / str(memory_gib), "llama-3.1-8b"))
+    assert found == {400.0: ["zero-3-offload", "fsdp2-reshard-offload"], 200.0: ["fsdp2-reshard-offload"]}
+    left_out = (
+        "# - zero-3-offload        # does not fit host memory: 209 to 227 GiB predicted for all GPUs, 200 GiB found"
+    )
+    assert left_out in (tmp_path / "200.0/study.yaml").read_text()
+    monkeypatch.setattr("dtbench.init.memory_gib", lambda: 60.0)
+    assert main(["init", "llama-3.1-8b", "--out", str(tmp_path / "s.yaml")]) == 64
+    assert re.search(r"fsdp2-reshard-offload: does not fit host memory: .* 60 GiB found", capsys.readouterr().err)
+
+
+def test_a_shipped_platforms_host_memory_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # l4-x4 asks for 160 GiB; four cards of another kind say nothing of their host.
+    assert main(["init", "qwen3-14b", "--gpu", "l4", "--gpus", "4", "--out", str(tmp_path / "s.yaml")]) == 64
+    assert "160 GiB found" in capsys.readouterr().err
+    assert "zero-3-offload" in configs(written(tmp_path, "qwen3-14b", "--gpu", "l4", "--gpus", "2"))
+
+
 def runs_to_do(dry_run: str) -> int:
     """Count of the rule `run` in Snakemake's table of jobs."""
     found = re.search(r"^run\s+(\d+)$", dry_run, re.MULTILINE)

@@ -22,12 +22,15 @@ from harness.contract.files import write_atomically
 from harness.contract.frontier import CARDS, usable_bytes
 from harness.contract.spec import Model
 from harness.contract.units import GIB
+from harness.measure.host import memory_gib
 
 LINKED = ("a100-40gb", "a100-80gb", "h100-80gb", "h200", "b200")
 """Cards that hosts of several usually link by NVLink."""
 MOST_MICRO_BATCH = 8
 """A larger one takes longer to measure and says little more about the engines."""
 MOST_CPU_PARAMETERS = 50_000_000
+HOST_OVER_STATE = 1.27, 1.38
+"""Resident host memory of an offloading rank over its state there: least and most in the stored H200 records."""
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -65,6 +68,7 @@ def init(options: argparse.Namespace, root: Path) -> int:
     check_families([model])
     shape, how = sizes(model.config)
     platform = _platform(options)
+    shipped = _shipped(platform, load_platforms(root / "config" / "platforms.yaml"))
     sequence = options.sequence or _sequence(platform, model.config)
     if platform["device"] == "cpu":
         if shape.parameters > MOST_CPU_PARAMETERS:
@@ -84,10 +88,11 @@ def init(options: argparse.Namespace, root: Path) -> int:
             sequence_length=sequence,
             micro_batch=1,
         )
-        choice = _choose(question)
-    listed = _listed(platform, load_platforms(root / "config" / "platforms.yaml"))
+        offered = shipped[1].memory_gib if shipped else None
+        choice = _choose(question, memory_gib() if options.gpu is None else offered)
     active = f", {say_parameters(shape.active_parameters)} active" if shape.experts else ""
     facts = f"{model.name} ({say_parameters(shape.parameters)} parameters{active}; attention {model.attention})"
+    listed = shipped[0] if shipped else _described(platform)
     text = _text(facts, _model_line(options.model), listed, platform, choice, sequence)
     write_atomically(options.out, text)
     print(f"wrote {options.out}: {facts}; {len(choice.measured)} configs at micro-batch {choice.micro_batch}")
@@ -137,9 +142,10 @@ def _all_configs() -> Choice:
     return Choice(measured=dict.fromkeys(names, ""), reference="ddp")
 
 
-def _choose(question: Question) -> Choice:
+def _choose(question: Question, host_gib: float | None) -> Choice:
     """Configs that fit or nearly fit; those that offload only where fewer than two others do.
 
+    `host_gib`: memory of the host, None where it is unknown.
     Raises SpecError when none fits, not even with activation checkpointing.
     """
     for checkpointing in (False, True):
@@ -147,24 +153,27 @@ def _choose(question: Question) -> Choice:
         asked = replace(question, model=model)
         names = [name for name, config in CONFIGS.items() if config.usual]
         answers = [one for name in names if (one := answer(asked, name)) is not None]
-        fitting = [one for one in answers if one.verdict != "does not fit"]
+        crowded = {one.config: said for one in answers if (said := _crowds_host(one, question.gpus, host_gib))}
+        fitting = [one for one in answers if one.verdict != "does not fit" and one.config not in crowded]
         on_card = [one for one in fitting if not CONFIGS[one.config].offloads]
         measured = on_card if len(on_card) > 1 else fitting
         sure = [one.config for one in measured if one.verdict == "fits"]
         if sure:
             return Choice(
                 measured={one.config: _what_fits(one) for one in measured},
-                left_out={one.config: _why_not(one) for one in answers if one not in measured},
+                left_out={
+                    one.config: crowded.get(one.config) or _why_not(one) for one in answers if one not in measured
+                },
                 reference="ddp" if "ddp" in sure else sure[0],
                 micro_batch=_micro_batch(measured),
                 checkpointing=checkpointing,
             )
-    fewest = {one.config: one.fewest_gpus for one in answers if one.fewest_gpus}
+    fewest = {one.config: one.fewest_gpus for one in answers if one.fewest_gpus and one.config not in crowded}
     hint = ", ".join(f"{config} on {gpus}" for config, gpus in sorted(fewest.items(), key=lambda item: item[1]))
     raise SpecError(
         f"init: no config of {question.model.name} fits on {question.gpus} x {question.gpu} at sequence "
         f"{question.sequence_length}, not even with activation checkpointing; by the ledger they fit with more cards: "
-        f"{hint or 'none of them, whatever their number'}"
+        f"{hint or 'none of them, whatever their number'}{''.join(f'; {name}: {why}' for name, why in crowded.items())}"
     )
 
 
@@ -177,8 +186,24 @@ def _micro_batch(measured: Sequence[Answer]) -> int:
 def _what_fits(one: Answer) -> str:
     peak = f"{one.low_bytes / GIB:.1f} to {one.high_bytes / GIB:.1f} GiB at micro-batch 1"
     most = one.largest_micro_batch
-    host = f"; {one.host_bytes / GIB:.0f} GiB of host memory for each GPU" if one.host_bytes else ""
+    least_gib, most_gib = _host_gib(one)
+    host = f"; {least_gib:.0f} to {most_gib:.0f} GiB of host memory for each GPU" if one.host_bytes else ""
     return f"{peak}{host}; largest micro-batch {most}" if most else f"{peak}{host}, which is close: only a run can tell"
+
+
+def _crowds_host(one: Answer, gpus: int, host_gib: float | None) -> str:
+    """Why an offloading config does not fit the host's memory; empty where it fits, or where that is unknown."""
+    least_gib, most_gib = _host_gib(one)
+    if host_gib is None or least_gib * gpus <= host_gib:
+        return ""
+    need = f"{least_gib * gpus:.0f} to {most_gib * gpus:.0f} GiB"
+    return f"does not fit host memory: {need} predicted for all GPUs, {host_gib:.0f} GiB found"
+
+
+def _host_gib(one: Answer) -> tuple[float, float]:
+    """Least and most host memory that a rank is expected to hold, in GiB."""
+    least, most = (one.host_bytes * factor / GIB for factor in HOST_OVER_STATE)
+    return least, most
 
 
 def _why_not(one: Answer) -> str:
@@ -187,13 +212,18 @@ def _why_not(one: Answer) -> str:
     return f"does not fit: {one.low_bytes / GIB:.1f} to {one.high_bytes / GIB:.1f} GiB predicted"
 
 
-def _listed(platform: dict[str, Any], known: dict[str, PlatformEntry]) -> str | dict[str, Any]:
-    """The name of the shipped platform that is the same, else a mapping for the study."""
+def _shipped(platform: dict[str, Any], known: dict[str, PlatformEntry]) -> tuple[str, PlatformEntry] | None:
+    """The shipped platform that is the same, with its name."""
     keys = ("device", "world_size", "accelerator", "interconnect")
     for name, entry in known.items():
         alike = all(getattr(entry, key) == platform[key] for key in keys)
         if alike and entry.memory_cap_gib is None and not entry.environment and entry.nodes == 1:
-            return name
+            return name, entry
+    return None
+
+
+def _described(platform: dict[str, Any]) -> dict[str, Any]:
+    """A mapping for the study."""
     name = f"my-{platform['accelerator']}-x{platform['world_size']}"
     return {"name": name} | {key: value for key, value in platform.items() if value != ""}
 

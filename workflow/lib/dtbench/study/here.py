@@ -6,11 +6,12 @@ from collections.abc import Collection
 from typing import Any
 
 from harness.contract.errors import SpecError
+from harness.contract.units import GB, GIB
 from harness.measure.flops import card_of
+from harness.measure.host import memory_gib
 from harness.measure.nvml import list_gpus
 
 HERE = "here"
-GB = 1e9
 CARDS = {"h100-sxm": "h100-80gb", "h100-pcie": "h100-80gb"}
 """Card by its peak FLOP/s -> card as platforms call it."""
 MOST_CPU_RANKS = 2
@@ -63,7 +64,4 @@ def _accelerator(device: str) -> str:
 
 
 def _memory() -> str:
-    try:
-        return f", {os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / GB:.0f} GB of host memory"
-    except (ValueError, OSError):
-        return ""
+    return f", {memory_gib() * GIB / GB:.0f} GB of host memory"
