@@ -213,6 +213,15 @@ def test_profiled_shares_become_the_time_table(tmp_path: Path, study: Load) -> N
     assert (tmp_path / "figures/time.svg").is_file()
 
 
+def test_waiting_for_other_ranks_is_told_apart(tmp_path: Path, study: Load) -> None:
+    matrix = study(GPU_STUDY)
+    shares = {"compute": 0.5, "comm_exposed": 0.3, "copy_exposed": 0.0, "idle": 0.2}
+    profile = {"shares": shares, "comm_total_s": 0.2, "straggler_wait_s": 0.15}
+    write_record(tmp_path, make_record(run_of(matrix, "zero-3"), profile=profile))
+    (row,) = build(matrix, tmp_path).time
+    assert row.waiting_percent == pytest.approx(75)
+
+
 def test_profiler_overhead_is_not_idle_time(tmp_path: Path, study: Load) -> None:
     matrix = study(GPU_STUDY)
     run = run_of(matrix, "zero-3")

@@ -36,6 +36,8 @@ class TimeRow(NamedTuple):
     copy_exposed: float
     idle: float
     nccl_percent: float | None
+    waiting_percent: float | None
+    """Percent of NCCL's kernel time."""
     profiled_ms: float | None
     timed_ms: float | None
     timed_compute: float | None
@@ -64,6 +66,7 @@ def time_rows(results: Results) -> list[TimeRow]:
                     copy_exposed=copy_exposed,
                     idle=idle,
                     nccl_percent=_scaled(result.median(c.nccl_share), PERCENT),
+                    waiting_percent=_scaled(result.median(c.nccl_waiting), PERCENT),
                     profiled_ms=_scaled(result.mean(c.profiled_step_s), MS),
                     timed_ms=_scaled(result.mean(c.step_time_s), MS),
                     timed_compute=_scaled(result.mean(c.timed_share("compute")), PERCENT),

@@ -164,6 +164,13 @@ nccl_share = profile_value("nccl_share")
 """Sum of NCCL kernel time over sum of kernel time: the published definition."""
 
 
+def nccl_waiting(record: Record) -> float | None:
+    """The part of NCCL's kernel time in which a rank waited for the last one to arrive; None where ranks cannot be
+    compared."""
+    total_s, waited_s = profile_value("comm_total_s")(record), profile_value("straggler_wait_s")(record)
+    return waited_s / total_s if total_s and waited_s is not None else None
+
+
 def mfu(record: Record) -> float | None:
     """Model FLOP utilization, attention counted in full."""
     return record.measured.mfu if record.measured else None
