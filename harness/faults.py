@@ -1,4 +1,4 @@
-"""Injected faults: each makes the real thing happen on one rank, so that diagnosis is tested on real deaths.
+"""Injected faults. Each makes a real failure happen on one rank, so that diagnosis is tested on real failures.
 
 A run that carries a fault can never pass as a measurement: every fault says so on the rank's log, and
 the supervisor flags its record.
@@ -48,14 +48,14 @@ class Injector:
         self.loop: Any = None
 
     def attach(self, engine: Any, loop: Any) -> None:
-        """Take engine and loop (untyped): faults that corrupt the training change both."""
+        """Take the engine and the loop, because faults that corrupt the training change both. They are untyped here."""
         self.engine, self.loop = engine, loop
 
     def strike(self, step: int, phase: str, loss: "torch.Tensor | None" = None) -> "torch.Tensor | None":
         """Inject the faults of this step and phase; returns the loss to go on with."""
         self._loss = loss
         for fault in self._faults:
-            # Loading and set-up come before the first step, whatever step the fault names.
+            # A fault in loading or set-up strikes before the first step, whatever step it names.
             if fault.phase == phase and (fault.step == step or step < 0):
                 announce(fault)
                 _KINDS[fault.kind](self)

@@ -25,7 +25,7 @@ NO_TIME = "left out: no time is left"
 
 RESULT = "frontier.json"
 ATTEMPTS = 2
-"""Launches of one ladder when the first ended in an outcome that a retry can cure, such as preemption."""
+"""How often one ladder is launched when an outcome that a retry can cure, such as preemption, ended it."""
 
 
 def batch(plan: Path, root: Path, budget_s: float, upload: str | None) -> int:
@@ -34,7 +34,8 @@ def batch(plan: Path, root: Path, budget_s: float, upload: str | None) -> int:
 
 
 class Batch:
-    """Runs the specs that fit into the time left. The next call runs those cut short or left out, which have no record.
+    """Runs the specs that fit into the time left. Specs that were cut short or left out have no record; the next call
+    runs them.
 
     The runs of a pair start only when there is time for all of them, because another machine cannot finish the pair.
     """
@@ -64,7 +65,7 @@ class Batch:
         return self._status
 
     def _no_room(self, group: list[RunSpec]) -> str | None:
-        """Why a pair is left out whole; None where all its missing runs fit, or only one of them is missing."""
+        """The reason to leave out a whole pair; None if all its missing runs fit, or if only one of them is missing."""
         missing = [spec for spec in group if not (self._out(spec) / "record.json").exists()]
         expected_s = sum(map(self._expected_s, missing))
         if len(missing) < 2 or self._left_s() >= expected_s:
@@ -251,7 +252,7 @@ def _execute(spec: RunSpec, out: Path, until_s: float, upload: str | None) -> Pr
         # Records of an earlier call cost no time.
         if time.monotonic() >= until_s and folder.finished(out / place, again) is None:
             raise Cancelled("no time is left")
-        # A pod has no other budget than its Job's life; execute() knows how to leave in a pod's last seconds.
+        # A pod's only budget is the life of its Job; execute() handles the last seconds of a pod.
         record = execute(again, out / place, f"{upload}/{place}" if upload else None, None if upload else until_s)
         if upload and record.outcome == "preemption":
             raise Cancelled("the pod is taken away")

@@ -1,11 +1,11 @@
-"""How our processes begin and end: they die with their parent and end without a slow teardown.
+"""Start processes that die with their parent, and end processes without a slow teardown.
 
 Standard library only, so that a process which imports this starts in milliseconds.
 
     python -m harness.process PARENT_PID COMMAND...
 
-executes a command that dies with its parent. The supervisor starts the launcher through it: the process that is to die
-must ask for PR_SET_PDEATHSIG itself, and between fork and exec that is unsafe beside the supervisor's threads.
+runs COMMAND as a process that dies with its parent. The supervisor starts the launcher with it. A process must ask for
+PR_SET_PDEATHSIG itself, and the supervisor has threads, so it is unsafe to do that between fork and exec.
 """
 
 import atexit
@@ -24,7 +24,7 @@ PR_SET_CHILD_SUBREAPER = 36
 def die_with_parent(parent_pid: int) -> None:
     """Ask the kernel for SIGKILL when the parent ends; exit at once when it has already ended."""
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    # A parent that ended before the call above sends no signal any more.
+    # If the parent ended before the call above, the kernel never sends the signal.
     if os.getppid() != parent_pid:
         sys.exit(f"the parent process {parent_pid} is gone; nothing is started without it")
 

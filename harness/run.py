@@ -65,7 +65,7 @@ def run(
 
 
 def read_one_spec(path: Path) -> RunSpec:
-    """Read a spec file, as `read_spec`, but say of a plan file which command it is for. Raises SpecError."""
+    """Read a spec file, as `read_spec`, but for a plan file raise a SpecError that names the command for it."""
     plain = read_json(path)
     refuse_plan(path, plain)
     try:
@@ -106,7 +106,7 @@ def exit_status(work: Callable[[], int]) -> int:
 def _follow(spec: RunSpec, out: Path, place: Place, upload: str | None) -> int:
     with Signals() as signals:
         bucket = _bucket(upload, signals)
-        # A pod made again after node 0 has delivered would wait for node 0 in vain.
+        # A pod that is created again after node 0 has delivered would wait for node 0 in vain.
         if bucket and _delivered_before(bucket, spec):
             return exitcodes.RECORD_DELIVERED
         adopt_orphans()

@@ -137,7 +137,7 @@ def _join(
 
 
 def _gate(training: "Training", spec: RunSpec, out: Path, reference: Path, rank: int) -> bool:
-    """Whether the run may be measured; the defaults arm promises nothing, so there a difference is only noted."""
+    """Whether the run may be measured. The `defaults` arm promises nothing, so there a difference is only noted."""
     mismatches = training.mismatches(decode_file(Reference, reference) if reference.exists() else None)
     write_json(out / f"parity-{rank}.json", {"mismatches": mismatches, "arm": spec.identity.arm})
     if not mismatches or spec.identity.arm == "defaults":

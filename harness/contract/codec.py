@@ -103,7 +103,7 @@ def check_plain(value: Any, key: str) -> None:
         raise SpecError(f"{key}: found {show(value)}, expected a number of at most 64 bits")
 
 
-# Errors: msgspec names the place by its own path, without the value found there, so we look for it ourselves.
+# msgspec's errors name the place by its own path and leave out the value, so we look for the value ourselves.
 
 
 def _refusal(kind: Any, value: Any, key: str, error: Exception) -> str:
@@ -236,7 +236,7 @@ def encode(value: Any) -> Any:
 
 
 def canonical(value: Any) -> str:
-    """One text for one meaning: sorted keys, no spaces, ASCII, no NaN."""
+    """Canonical JSON, so that equal values give equal texts: sorted keys, no spaces, ASCII, no NaN."""
     return json.dumps(encode(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
@@ -251,10 +251,9 @@ def digest_of_text(text: str) -> str:
 
 
 def essence(value: Any) -> Any:
-    """Like `encode`, without the fields of a Struct that have their default. Hashes are taken of this.
-
-    So a new field does not change the hashes of stored specs. The price: a default, once released, must
-    never change its meaning.
+    """Like `encode`, without the fields of a Struct that have their default. Hashes are computed from this, so a new
+    field does not change the hashes of stored specs. In return, a default must never change its meaning once it is
+    released.
     """
     if isinstance(value, Struct):
         return {name: essence(inner) for name, inner in _stated(value)}
@@ -264,7 +263,7 @@ def essence(value: Any) -> Any:
 
 
 def _stated(struct: Struct) -> Iterator[tuple[str, Any]]:
-    """Name and value of every field that has not its default."""
+    """Name and value of every field that differs from its default."""
     defaults = defaults_of(type(struct))
     for name in struct.__struct_fields__:
         value = getattr(struct, name)
@@ -287,7 +286,7 @@ _KEPT: dict[int, tuple[Struct, str]] = {}
 
 
 def _kept_text(part: Struct) -> str:
-    # The object is kept beside its text, so that no other one can have its id.
+    # The object is kept beside its text, because otherwise a new object could get the same id.
     if id(part) not in _KEPT:
         if len(_KEPT) >= 4096:
             _KEPT.clear()

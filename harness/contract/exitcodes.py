@@ -4,7 +4,7 @@ RECORD_DELIVERED = 0
 INTERNAL = 70
 """The supervisor itself failed (EX_SOFTWARE): no record."""
 CONFIG = 64
-"""The spec cannot be run (EX_USAGE); a Job's podFailurePolicy fails the Job at once on it."""
+"""The spec cannot be run (EX_USAGE); the podFailurePolicy of a Job then fails the Job at once."""
 DELIVERY = 74
 """A record was written but not delivered (EX_IOERR): upload refused, disk full."""
 PREEMPTED = 143

@@ -1,4 +1,4 @@
-"""The one way in which our code writes a file in one step, and the clean-up of copies that killed writers left."""
+"""Atomic writes, and the removal of unfinished copies that killed writers left."""
 
 import functools
 import glob
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, content: str | bytes, *, durable: bool = False) -> None:
-    """Write a file so that a reader, or a kill at any moment, finds the old content or the new, never half of it.
+    """Write a file atomically: a reader finds the old content or the new one, also when this process is killed.
 
     `durable` content survives a power failure too, at the price of waiting for the disk. Makes the folder when there is
     none. Raises OSError.
@@ -37,7 +37,7 @@ def write_atomically(path: Path, content: str | bytes, *, durable: bool = False)
 
 
 def part_of(path: Path, pid: int | None = None) -> Path:
-    """A name beside `path` for its unfinished copy; no other process has it, on this machine or another."""
+    """A name beside `path` for its unfinished copy that no other process on any machine uses."""
     owner = f"{_machine()}.{os.getpid() if pid is None else pid}"
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}.{owner}.part")
 
@@ -52,5 +52,5 @@ def remove_leftovers(parts: Iterable[Path]) -> None:
 
 @functools.cache
 def _machine() -> str:
-    """This machine among those that share a file system, hashed: the name itself would be published with the folder."""
+    """Hash of this machine's name, to tell machines that share a file system apart. The name itself stays private."""
     return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]

@@ -1,4 +1,4 @@
-"""The fit frontier of one config: the largest size that fits, the smallest that does not, and every probe between.
+"""The fit frontier of one config: the largest size that fits, the smallest that does not, and every probe.
 
 A probe is one attempt with `protocol.ladder`: one process group that tries the ladder's sizes, smallest first. Its own
 record holds its rungs too (`measured.frontier`).
@@ -17,7 +17,7 @@ from harness.contract.spec import RunSpec
 from harness.contract.units import GIB
 
 RUNG_STEPS = 2
-"""Steps at each size: the first allocates the optimizer's state, the second peaks with all of it there."""
+"""Steps at each size. The first allocates the optimizer's state, so only the second reaches the full peak."""
 Over = Literal["micro_batch", "sequence_length"]
 LIMIT = {"micro_batch": 64, "sequence_length": 32768}
 RESOLUTION = {"micro_batch": 1, "sequence_length": 256}
@@ -29,12 +29,12 @@ CARDS: dict[str, tuple[float, str]] = {
     "h100-80gb": (80e9 / GIB, "80 GB by its name: what CUDA reports is not known here, so give --memory"),
     "b200": (180e9 / GIB, "180 GB by its data sheet: what CUDA reports is not known here, so give --memory"),
 }
-"""Card -> total GiB that CUDA reports, or else its nominal size, which is less; and where that is from."""
+"""Card -> total GiB, and the source of the figure: what CUDA reports, or the nominal size, which is less."""
 OUTSIDE_GIB = 1.8
 """CUDA context, NCCL and kernels outside torch: 1.1 to 2.1 GiB on the stored H200 runs."""
 PACKED = 0.96
-"""Part of an allocator's memory that training reaches before its blocks no longer fit: 133.2 of 138.0 GiB were reached
-in results/h200-x2-2026/frontier; above it a run may fit, for example with expandable segments."""
+"""Share of the allocator's memory that training can fill before blocks no longer fit. In results/h200-x2-2026/frontier
+runs reached 133.2 of 138.0 GiB. A larger run may still fit, for example with expandable segments."""
 Predict = Callable[[RunSpec], int | None]
 """Predicted peak of one rank in bytes; None for a model that it does not know."""
 
@@ -158,7 +158,7 @@ def sized(spec: RunSpec, size: int) -> RunSpec:
 
 
 def probe_spec(spec: RunSpec, ladder: tuple[int, ...]) -> RunSpec:
-    """The run that tries that ladder, without remedies: they would move the limit that it looks for."""
+    """The run that tries that ladder. It applies no remedies, because they would move the limit that it looks for."""
     protocol = replace(
         spec.protocol,
         ladder=ladder,

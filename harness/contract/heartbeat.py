@@ -1,7 +1,7 @@
 """What one rank leaves beside its log: how its process ended, and its last sign of life. Standard library only.
 
-A heartbeat costs one `pwrite` of 256 bytes, so that it may be sent inside the timed window; readers
-see either the old or the new line, never half of one.
+A heartbeat costs one `pwrite` of 256 bytes, so it may be sent inside the timed window. Readers see the old line or the
+new one, never half of one.
 """
 
 import json

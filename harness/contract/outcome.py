@@ -1,4 +1,4 @@
-"""How an attempt can end: a closed list, with whose fault it is, whether a retry helps and the cure; and a diagnosis.
+"""The closed list of ways in which an attempt can end, each with its blame, the use of a retry and the cure.
 
 Design section 7. `harness/diagnosis/` makes the diagnosis; everybody else reads this table and shows it.
 """

@@ -1,6 +1,6 @@
-"""The parity gate: what a run promises, and what its training has in common with the study's reference. Pure.
+"""The parity gate: does a run keep its promises, and does it train as the study's reference does? Pure.
 
-The worker asks before it times anything, the client again when it reads the records.
+The worker checks this before it times anything. The client checks it again when it reads the records.
 """
 
 import math
@@ -21,7 +21,8 @@ OPTIMIZER_CLASSES = {
     "deepspeed-cpu": "deepspeed.ops.adam.cpu_adam.DeepSpeedCPUAdam",
 }
 ROUNDING = 2.0**-8
-"""Relative rounding of one bfloat16 number: each token's loss has one; over the tokens of a step they average out."""
+"""Relative rounding error of one bfloat16 number. Each token's loss has one; over the tokens of a step they average
+out."""
 LEAST_TOLERANCE = 3e-5
 """Relative, on the first loss, however many tokens: on H200s engines differed by 4e-7, compiled ones by 1.3e-5."""
 OUTPUT_TOLERANCE = 1e-3
@@ -51,7 +52,7 @@ class Mismatch:
 
 
 class Trace(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the gate compares of one training."""
+    """The numbers of one training that the gate compares."""
 
     loss: list[float]
     """Mean over ranks, of every step."""
@@ -84,7 +85,7 @@ def trace_of(measured: Measured) -> Trace:
 
 
 def same_training(spec: RunSpec) -> str:
-    """Key of everything that decides the losses apart from engine and numerics: equal keys are comparable."""
+    """Key of everything that decides the losses, except engine and numerics. Runs with equal keys are comparable."""
     optimizer = spec.optimizer
     return digest(
         {
@@ -128,7 +129,7 @@ def token_mismatches(spec: RunSpec, tokens_per_step: int) -> list[Mismatch]:
 def batch_mismatches(sums: Sequence[Sequence[int]]) -> list[Mismatch]:
     """Ranks that train on the batches of another one, or on one batch all the time.
 
-    `sums` holds one checksum per batch, by rank, in the order of training. Single batches may be alike by chance.
+    `sums` holds one checksum per batch, by rank, in the order of training. Two single batches may be equal by chance.
     """
     own = "batches of its own"
     for rank, row in enumerate(sums):
@@ -226,10 +227,10 @@ def _moved(found: Trace, reference: Trace) -> list[Mismatch]:
 
 
 def _fall(ours: Sequence[float], theirs: Sequence[float]) -> list[Mismatch]:
-    # The mean over steps and not the last one alone: a fall that is nearly over hides how fast it was.
+    # Compare the mean over steps, because at the end of a fall the last loss alone hides how fast it fell.
     falls = [losses[0] - statistics.fmean(losses[1:]) for losses in (ours, theirs)]
     apart = abs(falls[0] - falls[1]) / max(abs(falls[1]), LEAST_FALL * abs(theirs[0]))
-    # Written so that a NaN is a mismatch too.
+    # This form of the comparison makes a NaN a mismatch too.
     if apart <= FALL_TOLERANCE:
         return []
     last = len(ours) - 1

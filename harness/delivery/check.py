@@ -1,4 +1,5 @@
-"""Check records that somebody else shared: are they whole, did the runs keep their promises, can the numbers be true?
+"""Check records that somebody else shared. Are they complete? Did the runs keep their promises? Can the numbers be
+true?
 
 Everything that can be computed again is computed: hashes from the files, a run's numbers from what its ranks wrote.
 Speed, traffic and memory are compared with the limits that the same run measured.
@@ -22,17 +23,17 @@ from harness.delivery.share import NOTE, TEXT, VERBATIM, private_kind, texts_of
 from harness.supervisor.folder import RECORD, list_files, unsound
 
 HASHES = re.compile(r"\b(?:[0-9a-f]{64}|[0-9a-f]{40})\b")
-"""Of specs and commits: in tables they look like tokens."""
+"""Hashes of specs and commits, which look like tokens in tables."""
 DERIVED = (".md", ".html", ".csv", ".svg", ".yaml")
-"""Made from records by the client, and readable; names of libraries' sites and versions are no secrets there."""
+"""Readable files that the client makes from records; in them, addresses and versions of libraries are no secrets."""
 LARGEST_BYTES = 256 * MIB
-"""Of one unpacked file: a small .gz of a stranger may unpack to any size."""
+"""Most bytes of one unpacked file, because a stranger's small .gz may unpack to any size."""
 PUBLIC = {"a host", "an address", "a path"}
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that does not hold."""
+    """One promise or number that does not hold."""
 
     place: str
     """File or folder, below the bundle."""
@@ -144,7 +145,7 @@ def _private_in_record(text: str) -> str | None:
         environment = dict(plain.get("environment") or {})
     except (ValueError, AttributeError, RecursionError):
         return None  # said already: it is no record
-    # Four numbers with dots are a version there, not an address.
+    # In those files, four numbers with dots are a version, not an address.
     environment.pop("versions", None)
     parts = {**plain, "environment": environment, "files": []}
     found = ((key, private_kind(text)) for name, part in parts.items() for key, text in texts_of(part, name))

@@ -25,15 +25,15 @@ from harness.measure.flops import flops_per_token, peak_flops, utilization
 from harness.supervisor.collect import merge
 
 EQUAL = 1e-6
-"""Relative: rounding in JSON, no more."""
+"""Relative tolerance, for rounding in JSON only."""
 MERGED_APART = ("flags", "throttle", "sm_mhz", "search", "frontier", "startup_s")
 """Fields that do not come from the ranks' results, or that older code merged in another way."""
 WINDOW_SLACK = 0.1
-"""Relative: the steps' own clocks against the window around them; stored runs differ by at most 2%."""
+"""Relative tolerance between the sum of the steps and the window around them; stored runs differ by at most 2%."""
 BUS_SLACK = 1.25
-"""An all-gather may be faster than the all-reduce that measured the bus: by up to 5% in stored runs."""
+"""How much faster an all-gather may be than the all-reduce that measured the bus; up to 5% in stored runs."""
 CARD_SLACK = 1.02
-"""Cards of one name report up to 1% more memory than the table has, and an allocator rounds its cap up."""
+"""Tolerance for memory: cards of one name report up to 1% more than the table, and an allocator rounds its cap up."""
 RING = {"allreduce": 2.0, "allgather": 1.0, "reducescatter": 1.0}
 """Kind -> how often (W - 1) / W of the payload crosses a bus; as nccl-tests define it."""
 
@@ -103,7 +103,7 @@ def _rank_result(path: Path) -> RankResult:
 
 
 def _differences(own: Any, again: Any, key: str = "") -> Iterator[tuple[str, tuple[Any, Any]]]:
-    """Dotted keys with both values; what one side does not know is no difference."""
+    """Dotted keys with both values. A value that one side does not have counts as equal."""
     if own is None or again is None:
         return
     if isinstance(own, dict) and isinstance(again, dict):

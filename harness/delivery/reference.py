@@ -1,4 +1,4 @@
-"""The reference run's training, stored beside the study's runs for the runs after it.
+"""Store the reference run's training beside the study's runs, so that later runs can be compared with it.
 
     <study>/references/<key>.json      a `Reference`; equal keys mean the same training
 
@@ -64,7 +64,7 @@ def _below_study(spec: RunSpec, out: Path) -> Reference | None:
     if root is None or path is None or not path.is_file():
         return None
     found = _parse(path.read_bytes())
-    # A record that was deleted or made again is not the one that left this.
+    # The record may have been deleted or written again since; then this file does not belong to it.
     same = found and (root / found.path / folder.RECORD).is_file() and found.record == _digest(root / found.path)
     return found if same else None
 

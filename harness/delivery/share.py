@@ -48,13 +48,13 @@ DERIVED = {
 }
 """File made from records or specs that may quote them -> command that makes it again."""
 FOLDER_NAMES = ("identity.study", "identity.config", "platform.name")
-"""Texts of a spec that were chosen as names of folders; `gke-l4-x4` is no host there."""
+"""Keys of a spec whose texts are names of folders, so that `gke-l4-x4` is not taken for a host."""
 HASH_KEY = re.compile(r"hash|commit|revision|sha", re.I)
 HASH = re.compile(r"(?:[0-9a-f]{40}|[0-9a-f]{64})(?:-dirty)?")
 STAND_IN = re.compile(r"<([a-z]+)\d*>|/(home|path)\d+/")
 NUMBERED = re.compile(r"(?<=<)(?:[a-z]+)\d+(?=>)|(?<=/)(?:home|path)\d+(?=/|$)")
 KINDS = {"home": "a path", "path": "a path", "url": "a host", "address": "an address", "mail": "a mail address"}
-"""Words of an error message for kinds of a Redactor, where the kind's own name is unclear."""
+"""Kind of private text -> how an error message calls it, where the kind's own name is unclear."""
 EXPECTED = "expected one study's results, for example results/NAME, or one attempt's folder"
 
 
@@ -140,14 +140,14 @@ def texts_of(value: Any, key: str) -> Iterator[tuple[str, str]]:
         name = key.rpartition(".")[2]
         if HASH.fullmatch(value) and HASH_KEY.search(name):
             return
-        # A variable's name says what its value is: `user=`, `token=`.
+        # The name tells the Redactor what the value is: `user=`, `token=`.
         yield key, f"{name}={value}" if key.startswith("spec.environment.") else value
 
 
 def private_kind(text: str) -> str | None:
     """The kind of private content in a text; None when it has none, as after redaction."""
     redacted = each_text(text, Redactor().line)
-    # A text redacted before has stand-ins, which get other numbers here.
+    # A text that was redacted before holds stand-ins. They get other numbers here, so compare the text without numbers.
     if redacted == text or NUMBERED.sub("", redacted) == NUMBERED.sub("", text):
         return None
     known = {match[0] for match in STAND_IN.finditer(text)}
@@ -189,12 +189,14 @@ def _probe(record: Record) -> str:
 
 
 def _trials(folder: Path) -> list[tuple[Path, Record]]:
-    """The trials of a tuned attempt: they come first, for the attempt's own list names their records too."""
+    """The trials of a tuned attempt. They are redacted first, because the attempt's own list holds their records
+    too."""
     return [(path.parent, read_record(path)) for path in sorted(folder.glob(f"trial-*/{RECORD}"))]
 
 
 def _own(folder: Path) -> list[Path]:
-    """The attempt's files, listed in its record or not; its trials' are their own records'."""
+    """The attempt's files, listed in its record or not, without those of its trials, which have records of their
+    own."""
     trials = tuple(f"{path.parent.name}/" for path in folder.glob(f"trial-*/{RECORD}"))
     return [folder / file.path for file in list_files(folder) if not file.path.startswith(trials)]
 

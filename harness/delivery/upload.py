@@ -50,7 +50,7 @@ WITHOUT_FILES = "The pod was taken away before the files beside this record were
 FAULTS = (api.GoogleAPIError, auth.GoogleAuthError, http.RequestException, OSError)
 """Exceptions of the client library after its own retries."""
 HOPELESS = (api.NotFound, api.Forbidden, api.Unauthorized, api.BadRequest, auth.GoogleAuthError)
-"""Answers that the same request will get again."""
+"""Errors that the same request would get again."""
 
 
 class Bucket:
@@ -108,7 +108,7 @@ class Bucket:
         try:
             return bool(self._opened().exists(**_options(patience_s)))
         except FAULTS:
-            # Writers of objects are often not allowed to look at the bucket itself.
+            # An account that may write objects is often not allowed to read the bucket's own settings.
             return True
 
     def delivered(self, spec: RunSpec, patience_s: float) -> Record | None:

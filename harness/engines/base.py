@@ -1,4 +1,4 @@
-"""The protocol that every engine implements, and what it is given to build itself from.
+"""The protocol that every engine implements, and the context from which it is built.
 
 The loop (`engines/loop.py`) drives any engine through three calls a step and never asks which one it is: `forward` and
 `backward` once per micro-step, then `step`.
@@ -62,9 +62,9 @@ class Engine(Protocol):
     def backward(self, loss: torch.Tensor, *, last: bool, hold: bool = False) -> None:
         """Accumulate the loss's gradients; `last` marks the last micro-step, the one that must be reduced.
 
-        `hold` marks a backward that `holdings` and `found` will report on: the engine notes what it hands to
-        reductions, and keeps the last gradients as they are before it tidies up. This costs time and memory, so it is
-        never set inside the timed window.
+        `hold` marks a backward that `holdings` and `found` will report on. The engine then notes what it hands to
+        reductions and keeps the last gradients instead of freeing them. This costs time and memory, so it is never set
+        inside the timed window.
         """
         ...
 
@@ -81,7 +81,7 @@ class Engine(Protocol):
         ...
 
     def found(self) -> Found:
-        """Numerics as the real tensors say, to be called between the last backward and `step`."""
+        """Numerics of the real tensors, to be called between the last backward and `step`."""
         ...
 
     def resolved(self) -> dict[str, object]:

@@ -1,7 +1,7 @@
-"""Pretrained weights: a checkpoint's safetensors files, read one tensor at a time under the names that the model has.
+"""Pretrained weights: read a checkpoint's safetensors files, one tensor at a time, under the model's own names.
 
-Checkpoints of mixtures of experts hold one tensor for each expert, where the model has one for all. Some have other
-names. transformers knows by family what to rename and merge, so its own operations are used here.
+Checkpoints of mixtures of experts hold one tensor for each expert, while the model has one for all. Some checkpoints
+use other names. transformers knows for each family what to rename and merge, so its own operations are used here.
 """
 
 import copy

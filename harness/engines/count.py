@@ -65,9 +65,9 @@ def trace(config: dict[str, Any], attention: str = "sdpa") -> dict[str, float]:
     """What forward keeps for backward, in bfloat16, and its FLOPs; by fake tensors, which have no data.
 
     Bytes of the average block, per token and per pair of tokens; FLOPs of the whole forward pass per token, with
-    attention over 128 tokens in full. On a CPU's kernels: they repeat keys and values of grouped queries and keep the
-    mask, which a GPU's do not; so nothing per pair is counted under SDPA. What the model cannot do without data ends as
-    the exception that it raises.
+    attention over 128 tokens in full. The trace uses CPU kernels. Unlike GPU kernels they repeat keys and values of
+    grouped queries and keep the mask, so under SDPA nothing per pair is counted. A model that needs real data fails
+    here with its own exception.
     """
     settings, model_class = _classes(config)
     settings._attn_implementation, settings.use_cache = attention, False

@@ -17,7 +17,7 @@ from harness.engines.torch_engine import TorchEngine
 
 
 class _Cast(nn.Module):
-    """Parametrization that hands out a parameter in the compute dtype; the master stays what it is."""
+    """Parametrization that returns a parameter in the compute dtype and leaves the master as it is."""
 
     def __init__(self, compute: torch.dtype) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class DdpEngine(TorchEngine):
         if self._settings.compile:
             compile_parts(self.model, decoder_blocks(self.model))
         with warnings.catch_warnings():
-            # torch 2.13 would have `forward_sync_buffers`, which 2.11 does not know.
+            # torch 2.13 has `forward_sync_buffers` for this, but 2.11 does not.
             warnings.filterwarnings("ignore", message=".*broadcast_buffers", category=FutureWarning)
             self._ddp = DistributedDataParallel(
                 self.model,

@@ -1,8 +1,8 @@
-"""What is changed about importing transformers: one model family comes without the rest of it.
+"""Import one model family of transformers without the rest of the library.
 
 Measured with transformers 5.24 and torch 2.13, in CPU seconds of each rank of each run: importing Qwen2 takes 5.6 s
-as shipped and 3.0 s with all of this (1.4 s for the packages, the rest for the two detours). A causal LM uses none
-of what is left out. tests/engines/test_imports.py fails when a release of transformers takes away the gain.
+as shipped and 3.0 s with all of this (1.4 s for the packages, the rest for the two detours). A causal LM uses none of
+what is left out. tests/engines/test_imports.py fails when a release of transformers makes this useless.
 """
 
 import importlib.machinery
@@ -70,11 +70,12 @@ def _skip_scan_of_families() -> None:
 
 
 def _skip_detours() -> None:
-    # Two modules that come with every model take a detour while they are imported; others need no patch.
+    # Two modules that every model imports take a detour while they are imported; others need no patch.
     import transformers.utils
 
     with suppress(ImportError):
-        # The losses of object detection import scipy.optimize. First, because the processors import the losses too.
+        # The losses of object detection import scipy.optimize. They come first, because the processors import the
+        # losses too.
         with patch.object(transformers.utils, "is_scipy_available", lambda: False, create=True):
             importlib.import_module("transformers.loss.loss_utils")
         # The processors import all of transformers a second time, past `sys.modules`.

@@ -1,4 +1,4 @@
-"""What every engine's model shares beside its weights: fused Triton kernels, and what backward computes again."""
+"""What the model has under every engine alike: fused Triton kernels, and activation checkpointing."""
 
 import inspect
 from collections import Counter
@@ -65,7 +65,8 @@ def checkpoint_blocks(model: nn.Module, how: bool | str) -> None:
     arguments: dict[str, Any] = {"use_reentrant": False}
     if how == "selective":
         arguments["context_fn"] = partial(create_selective_checkpoint_contexts, _policy)
-    # Renamed in transformers 5.18 or later; the old name warns, the new one is not there before.
+    # transformers 5.18 or later has another name for it and warns about the old one; earlier releases know only the old
+    # one.
     enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
     enable(arguments)
 

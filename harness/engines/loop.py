@@ -8,7 +8,7 @@ from harness.contract.heartbeat import HeartbeatWriter
 from harness.engines.base import Context, Engine
 
 ALPHABET, VOCABULARY_SHARE = 512, 16
-"""`structured` data uses at most this many distinct tokens, of a small vocabulary one in so many."""
+"""`structured` data uses at most this many distinct tokens, and of a small vocabulary one token in this many."""
 JUMP_ONE_IN = 8
 """`structured` data: the next token is random, not the successor, once in this many tokens."""
 Hook = Callable[[int, str, torch.Tensor | None], torch.Tensor | None]
@@ -36,7 +36,7 @@ class Tokens:
                 self._ready[step, micro_step] = tokens.pin_memory() if self._device.type == "cuda" else tokens
 
     def read_as(self, rank: int) -> None:
-        """Draw what is prepared, and all that follows, as another rank does: for tests of the gate."""
+        """Draw the prepared batches, and all later ones, as another rank does; for tests of the gate."""
         self._rank = rank
         self._ready = {(step, micro_step): self.draw(step, micro_step) for step, micro_step in self._ready}
 

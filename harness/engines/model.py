@@ -1,8 +1,8 @@
 """The model: any Hugging Face causal LM, built on the meta device from the config in the spec; then its first weights.
 
-Every engine starts from the same weights, whatever it shards: a module's parameters are drawn whole on the device, by
+Every engine starts from the same weights, whatever it shards. A module's parameters are drawn whole on the device, by
 Hugging Face's own rule, from a seed that depends on the module's name alone. They are rounded to the compute dtype, so
-that masters and working copies agree bit by bit, and only then cut up. No rank ever needs more than one piece of the
+that masters and working copies agree bit by bit, and only then sharded. No rank ever needs more than one piece of the
 whole model at once, and nothing is drawn on the CPU for a model that trains on a GPU. Pretrained weights are read the
 same way, one piece at a time.
 """
@@ -42,7 +42,7 @@ def build_meta_model(context: Context) -> nn.Module:
     config.dtype = dtype(context.spec.numerics.parameter)
     with torch.device("meta"):
         model: nn.Module = model_class(config)
-    # Parameters alone: rotary frequencies are float32 buffers, and rounding them would bend every position.
+    # Cast parameters only. Rotary frequencies are float32 buffers, and rounding them would shift every position.
     for parameter in model.parameters():
         parameter.data = parameter.data.to(config.dtype)
     model.train()
@@ -60,7 +60,7 @@ def supported_attention(model_class: Any) -> list[str]:
 def silenced_dropout(spec: RunSpec) -> dict[str, float]:
     """Probabilities of dropout in the model's config, given or default, that this run sets to 0.
 
-    Each engine draws other masks, so that equal numerics would train differently. The arm `defaults` keeps them.
+    Each engine draws other dropout masks, so equal numerics would train differently. The arm `defaults` keeps dropout.
     """
     if spec.identity.arm == "defaults":
         return {}
@@ -90,7 +90,7 @@ def count_parameters(model: nn.Module) -> int:
 def decoder_blocks(model: nn.Module) -> list[nn.Module]:
     """The repeated blocks, first to last: the unit of sharding and of compilation."""
     names = set(getattr(model, "_no_split_modules", None) or ())
-    # By any class of the module: FSDP2 puts one of its own in front.
+    # Any base class of the module counts, because FSDP2 puts a class of its own in front.
     blocks = [m for m in model.modules() if names & {cls.__name__ for cls in type(m).__mro__}]
     if not blocks:
         raise SpecError(f"model: {type(model).__name__} does not say which of its modules are its decoder blocks")
@@ -103,7 +103,7 @@ def expert_blocks(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def named_stages(model: nn.Module) -> dict[str, nn.Module]:
-    """Embedding, decoder blocks and what follows them, by name, as the forward pass meets them."""
+    """Embedding, decoder blocks and the modules after them, by name, in the order of the forward pass."""
     blocks = {id(block) for block in decoder_blocks(model)}
     heads = (model.get_input_embeddings(), model.get_output_embeddings())  # type: ignore[operator]
     wanted = blocks | {id(module) for module in heads if module is not None}

@@ -1,6 +1,6 @@
 """A probe of the fit frontier: one engine, built once, trains on a ladder of rising sizes until one does not fit.
 
-Each rank keeps frontier-<R>.json up to date, so that what it learned survives its death:
+Each rank keeps frontier-<R>.json up to date, so that its rungs are known even when the process dies:
 
     {"over": "micro_batch", "rungs": [{"size": 4, "fits": true, "peak_allocated_bytes": ...}], "trying": 8}
 

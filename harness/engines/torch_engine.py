@@ -19,14 +19,14 @@ from harness.engines.model import build_meta_model, count_parameters
 _INPUTS = {
     "all_reduce": (0, "tensor"),
     "reduce_scatter_tensor": (1, "input"),
-    # What torch 2.13 calls it.
+    # The name in torch 2.13.
     "reduce_scatter_single": (1, "input"),
 }
 """Reduction -> position and keyword of the tensor that it is given."""
 
 
 class TorchEngine(ABC):
-    """A model wrapped by `wrap`, which a subclass gives."""
+    """A model wrapped by `wrap`, which each subclass implements."""
 
     def __init__(self, context: Context, **allowed: tuple[str, ...]) -> None:
         """Build model and optimizer. `allowed` are further numerics by role; raises SpecError for any other."""
@@ -122,7 +122,7 @@ def reduced_bytes() -> Iterator[Counter[torch.dtype]]:
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
     """This rank's part of a tensor; the whole of it where nothing is sharded."""
-    # Asked by its method: importing the class would cost DDP the import of all of DTensor.
+    # Look for the method, not for the class: importing the class would make DDP import all of DTensor.
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 

@@ -101,7 +101,7 @@ class Training:
         self._startup.end("warmup")
 
     def mismatches(self, reference: Reference | None = None) -> list[Mismatch]:
-        """Broken promises so far, the same list on every rank, held against the reference's training if it is given.
+        """Promises broken so far, the same list on every rank. Compares with the reference's training if one is given.
 
         Raises FloatingPointError when a loss is not a finite number: then there is nothing to compare.
         """
@@ -118,7 +118,7 @@ class Training:
         return found + (reference_mismatches(self._spec, trace, theirs) if theirs else [])
 
     def trace(self) -> Trace:
-        """What the training so far can be compared by, the same on every rank; raises what `mismatches` raises."""
+        """The numbers by which the training so far is compared, the same on every rank. Raises like `mismatches`."""
         own = self.loop.losses()
         losses = torch.tensor(own, dtype=torch.float64, device=self._context.device)
         if own:
@@ -155,7 +155,8 @@ class Training:
         self._energy_j = None if before_j is None or after_j is None else after_j - before_j
 
     def collect(self) -> None:
-        """Steps outside the window: on CUDA one finds the phase of the peak, then one takes inventory of the state."""
+        """Steps outside the timed window. On CUDA the first one finds the phase of the memory peak; the last one counts
+        the state."""
         self._heartbeat.beat(self.loop.next_step, "collect")
         self.loop.tokens.prepare(self.loop.next_step, 2)
         if self._context.device.type == "cuda" and self._memory is not None:
@@ -168,7 +169,7 @@ class Training:
         self._busiest_experts = routing.busiest()
 
     def profile(self) -> None:
-        """The profiled pass, on CUDA; a pass that failed says why in place of figures."""
+        """The profiled pass, on CUDA only. If it fails, the reason takes the place of its figures."""
         steps = self._spec.protocol.profiled_steps
         if steps == 0 or self._context.device.type != "cuda":
             return

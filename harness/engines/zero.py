@@ -39,7 +39,7 @@ _LINEAR = torch.nn.functional.linear
 
 
 class _Unborn(nn.Module):
-    """A module that gives `zero.Init` one parameter at a time: each is partitioned before the next is drawn."""
+    """A module that hands `zero.Init` one parameter at a time, so that each is partitioned before the next is drawn."""
 
     def __init__(self, weights: Weights, model: nn.Module) -> None:
         super().__init__()
@@ -212,22 +212,23 @@ class ZeroEngine:
             "check_grad_overflow": getattr(wrapper, "check_grad_overflow", None),
             "quantized_weights": self._settings.stage == 3 and wrapper.parameter_offload.zero_quantized_weights,
             "quantized_gradients": getattr(wrapper, "all2all_process_group", None) is not None,
-            # Each step frees the copies themselves; in how many groups they are kept stays.
+            # Each step frees the copies, but the number of groups in which they are kept stays known.
             "secondary_in_node": any(getattr(p, "ds_secondary_tensor_num_of_groups", 1) > 1 for p in self._parameters),
         }
 
 
 def _leaf_classes(model: nn.Module, settings: ZeroSettings) -> list[type[nn.Module]]:
-    """Modules that stage 3 gathers as one. Blocks of experts always: each step sends tokens to others of them, and
-    ranks that gathered them one by one would wait for each other for ever. DeepSpeed knows three such families."""
+    """Modules that stage 3 gathers as one. This is always so for blocks of experts: each step sends tokens to other
+    experts, so ranks that gathered experts one by one would wait for each other forever. DeepSpeed handles three such
+    families itself."""
     if settings.leaf_blocks:
         return [type(decoder_blocks(model)[0])]
     return list(dict.fromkeys(type(block) for block in expert_blocks(model).values()))
 
 
 def _own_part(parameter: nn.Parameter) -> torch.Tensor:
-    # Stage 3 keeps a rank's part beside an empty parameter. A persistent one is gathered for good, but a gathered
-    # copy is no more state here than FSDP2's between forward and backward.
+    # Stage 3 keeps a rank's part beside an empty parameter. A persistent parameter stays gathered, but a gathered copy
+    # does not count as state, as with FSDP2 between forward and backward.
     part = getattr(parameter, "ds_tensor", None)
     return parameter.data if part is None else part.data
 

@@ -29,9 +29,10 @@ def deepspeed_config(spec: RunSpec, settings: ZeroSettings, world_size: int) -> 
         "zero_allow_untested_optimizer": False,
         "zero_force_ds_cpu_optimizer": spec.optimizer.implementation == "deepspeed-cpu",
         "compile": {"deepcompile": settings.deepcompile},
-        # Each of these puts a device synchronization into every step when it is on; the first is on by default.
-        # "comms_logger" must not appear: DeepSpeed 0.19 turns it on for the key alone, whatever `enabled` says, and it
-        # synchronizes after every collective (30 s a step for a 3B model at stage 3 on two H200s).
+        # Each of these puts a device synchronization into every step when it is on; the first is on by default. The key
+        # "comms_logger" must not appear: DeepSpeed 0.19 turns the logger on whenever the key is there, whatever
+        # `enabled` says, and the logger synchronizes after every collective (30 s a step for a 3B model at stage 3 on
+        # two H200s).
         "timers": {"throughput": {"enabled": False, "synchronized": False}},
         "wall_clock_breakdown": False,
         "flops_profiler": {"enabled": False},

@@ -1,9 +1,9 @@
-"""What DeepSpeed does by itself, in every process that imports or starts it, and what is done about it here.
+"""Patches of what DeepSpeed does in every process that imports or starts it.
 
 Two patches save time. Measured with DeepSpeed 0.19.8 and torch 2.13 on a busy two-core machine, in CPU seconds of a
-two-rank run that takes 13 to 18 s: `import_muon` 3 to 6 s; the cached `get_cpu_info` 2 s, 3 s with offload. The
-functions below them undo what would falsify a result or outlive the run. tests/engines/test_zero_patches.py fails
-when a release of DeepSpeed no longer needs one of them.
+two-rank run that takes 13 to 18 s: `import_muon` 3 to 6 s; the cached `get_cpu_info` 2 s, 3 s with offload. The other
+functions undo what would falsify a result or stay after the run. tests/engines/test_zero_patches.py fails when a
+release of DeepSpeed no longer needs one of them.
 """
 
 import functools

@@ -77,7 +77,7 @@ def next_ladder(known: Known, bounds: Bounds, predicted: int | None, *, first: b
     """The next ladder in rising order, without sizes whose answer is known."""
     top = bounds.limit // bounds.resolution
     if known.fails is not None:
-        # Evenly spaced over the open sizes; all of them when they are few.
+        # Take evenly spaced sizes from the open ones, or all of them when they are few.
         width = known.fails - known.fits
         count = min(bounds.rungs, width - 1)
         steps = {known.fits + round(width * (i + 1) / (count + 1)) for i in range(count)}
@@ -102,6 +102,6 @@ def _ended(known: Known, bounds: Bounds, probes: list[Probe]) -> str:
     if stopped_by is not None:
         return stopped_by
     if known.fits == 0 and any(r.fits is False and r.phase in ("load", "init") for r in last.rungs):
-        # It died while the model was built, before any batch: the size does not matter.
+        # The process died while the model was built, before any batch, so no smaller size can help.
         return "nothing"
     return "processes" if len(probes) >= bounds.processes else ""

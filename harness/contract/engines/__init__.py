@@ -1,4 +1,4 @@
-"""The engines and their configs: what a study may name and override. A new engine is one name in `ENGINES`."""
+"""The engines and configs that a study may name and override. To add an engine, add its name to `ENGINES`."""
 
 from typing import Any, Literal, get_args
 
@@ -20,8 +20,9 @@ Fact = Literal["engine", "shards", "offloads", "keeps_gathered", "replicates"]
 def pairs_apart_by(fact: Fact) -> tuple[tuple[Config, Config], ...]:
     """Pairs of configs that differ in this fact alone; the later one in `CONFIGS` comes first.
 
-    By "engine": the same sharding by two engines; by "shards": two stages of one engine; by "offloads" and by
-    "keeps_gathered" and "replicates": the config that does it, and the same one without.
+    Apart by "engine", the two shard alike under different engines. Apart by "shards", they are two stages of one
+    engine. Apart by "offloads", "keeps_gathered" or "replicates", one config does it and the other is the same without
+    it.
     """
     others = [name for name in get_args(Fact) if name != fact]
     return tuple(

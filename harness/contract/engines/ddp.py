@@ -33,14 +33,15 @@ def _ledger(settings: DdpSettings, sizes: Sizes) -> Ledger:
     n, each = sizes.parameters, sizes.bytes
     casts = each["compute"] != each["parameter"]
     compresses = each["reduce"] != each["parameter"]
-    # Cast copies live from forward to backward. With checkpointing blocks make theirs again, so only the head's live.
+    # Cast copies live from forward to backward. With checkpointing, blocks make theirs again in backward, so only the
+    # head's copies live that long.
     cast = sizes.embedding_parameters if sizes.checkpointing else n
     copies = 0 if settings.gradient_as_bucket_view else n * each["parameter"]
     return Ledger(
         parameters=n * each["parameter"],
         gradients=n * each["parameter"],
         optimizer=n * 2 * each["optimizer_state"],
-        # As views of the buckets they stay allocated between steps.
+        # Gradients are views of the buckets, so they stay allocated between steps.
         standing_gradients=n * each["parameter"] if settings.gradient_as_bucket_view else 0,
         gathered=cast * each["compute"] if casts else 0,
         buckets=copies + (int(settings.bucket_cap_mb * MIB) if compresses else 0),

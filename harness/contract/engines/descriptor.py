@@ -1,6 +1,6 @@
-"""What this project knows of an engine before it is imported: one `Descriptor` each, torch-free.
+"""One `Descriptor` per engine: what this project knows of the engine before importing it. Needs no torch.
 
-The client refuses a bad override by it before anything starts; study, spec, ledger and report read the rest from it.
+With it the client refuses a bad override before anything starts. Study, spec, ledger and report read the rest.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from harness.contract.engines.traffic import Message
 
 NumericDtype = Literal["float32", "bfloat16", "float16"]
 Sharded = Literal["nothing", "optimizer", "gradients", "parameters"]
-"""What is sharded over the ranks; each entry includes those before it, as ZeRO's stages 0 to 3 do."""
+"""What is sharded over the ranks. Each entry includes those before it, as in ZeRO's stages 0 to 3."""
 Replicated = Literal["", "parameters", "state"]
 Launcher = Literal["torchrun", "deepspeed"]
 """Who starts the ranks: the names in `harness/supervisor/launch.py`."""
@@ -26,17 +26,17 @@ class Numerics(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The dtypes of one training, by role. The worker reads the real ones back and compares."""
 
     parameter: NumericDtype
-    """What the model's parameters are held in between steps (the sharded copy for FSDP2)."""
+    """Dtype of the model's parameters between steps (of the sharded copy for FSDP2)."""
     compute: NumericDtype
-    """What forward and backward run in."""
+    """Dtype in which forward and backward compute."""
     master: NumericDtype
-    """What the optimizer updates: equals `parameter` when there is no separate master copy."""
+    """Dtype of the copy that the optimizer updates; equals `parameter` when there is no separate master copy."""
     optimizer_state: NumericDtype
-    """Adam's two moments."""
+    """Dtype of Adam's two moments."""
     reduce: NumericDtype
-    """What gradients are reduced across ranks in."""
+    """Dtype in which gradients are reduced across ranks."""
     accumulate: NumericDtype
-    """What gradients are accumulated in over micro-steps."""
+    """Dtype in which gradients are accumulated over micro-steps."""
 
 
 NUMERIC_DTYPES = Numerics.__struct_fields__
@@ -66,11 +66,11 @@ class Config:
     keeps_gathered: bool = False
     """Whether gathered parameters stay whole between forward and backward."""
     replicates: Replicated = ""
-    """What every node holds a whole copy of, sharded inside it."""
+    """What every node holds a whole copy of, sharded over its ranks."""
     usual: bool = True
     """Whether a study that names no configs runs it."""
     baseline: bool = False
-    """Plain data parallelism, the ordinary training loop: the other engines' own cost is measured against it."""
+    """Whether it is plain data parallelism, against which the cost of the other engines is measured."""
     settings: dict[str, Any] = field(default_factory=dict)
     """What differs from the engine's defaults."""
 
@@ -91,9 +91,9 @@ class Descriptor:
     matched: Numerics
     """The `matched` and `tuned` arms: fp32 masters and moments, bf16 compute and fp32 reduction in every engine."""
     float32_gradients: Callable[[Any], bool] = lambda _: False
-    """By the settings: whether it can keep gradients in float32 where `matched` numerics do not."""
+    """Settings -> whether the engine can keep gradients in float32 where `matched` numerics do not."""
     hooks_in_blocks: Callable[[Any], bool] = lambda _: False
-    """By the settings: whether it hooks into modules of a decoder block, which splits the block's compiled graph."""
+    """Settings -> whether the engine hooks into modules of a decoder block, which splits the block's compiled graph."""
     optimizers: dict[tuple[str, bool], str] = field(default_factory=dict)
     """The `defaults` arm: (device, whether the config offloads) -> the engine's own AdamW, if it brings one."""
     trials: Callable[[Any], Trials]
@@ -101,7 +101,7 @@ class Descriptor:
     ledger: Callable[[Any, Sizes], Ledger] | None = None
     """Memory of one rank, activations and logits left out; None: no prediction is made for this engine."""
     traffic: Callable[[Any, Sizes], tuple[Message, ...]] | None = None
-    """What one micro-step sends, small messages left out; None: no other number of nodes is projected."""
+    """What one micro-step sends, without small messages; None: nothing is projected to other numbers of nodes."""
 
     def optimizer(self, device: str, offloads: bool) -> str:
         """The AdamW that this engine ships with; torch's fused one where it brings none."""

@@ -1,4 +1,4 @@
-"""Memory of one rank by part: what an engine's descriptor counts from, and what it counts."""
+"""Memory of one rank by part: the input of a descriptor's ledger, and its result."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -9,10 +9,10 @@ class Sizes:
     """Model and run, as far as an engine's own memory depends on them."""
 
     parameters: int
-    """Of the whole model, tied ones counted once."""
+    """Parameters of the whole model, tied ones counted once."""
     layers: int
     block_parameters: int
-    """Of one decoder block."""
+    """Parameters of one decoder block."""
     embedding_parameters: int
     world_size: int
     ranks_per_node: int
@@ -26,10 +26,10 @@ class Sizes:
 class Ledger:
     """Predicted bytes of one rank, on the device unless said otherwise.
 
-    Three moments compete for the peak. When backward begins, all that forward kept is there and the logits, or soon
-    after them a block that is made again; gradients are not, unless the engine keeps a buffer for them. When backward
-    ends, what is left of the first block turns into one unit's gradients beside the state. The step adds its temporary
-    copies.
+    Three moments compete for the peak. When backward begins, memory holds all that forward kept, and the logits or soon
+    after them a recomputed block. It holds gradients only if the engine keeps a buffer for them. When backward ends,
+    memory holds the state with all gradients, and the larger of one block's activations and one unit's whole gradients.
+    The optimizer step adds its temporary copies.
     """
 
     parameters: int
@@ -47,7 +47,7 @@ class Ledger:
     block: int = 0
     """Activations of the one block whose backward runs."""
     recomputed: int = 0
-    """The same where forward did not keep them: they come on top of `activations`."""
+    """The same for a block that backward recomputes: these come on top of `activations`."""
     logits: int = 0
     """The head's output and the copies that the loss makes of it."""
     buckets: int = 0
@@ -55,7 +55,7 @@ class Ledger:
     update: int = 0
     """Temporary copies while the optimizer steps."""
     workspace: int = 0
-    """What the device's matrix libraries keep for themselves."""
+    """Memory that the device's matrix libraries keep for themselves."""
     host: int = 0
     """State in host memory, which is not part of the device's peak."""
 

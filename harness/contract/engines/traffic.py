@@ -14,7 +14,7 @@ class Message:
 
     kind: Kind
     bytes: int
-    """What one group gathers or reduces, all calls together: the whole message, not one rank's part."""
+    """Bytes that one group gathers or reduces in all calls together: the whole message, not one rank's part."""
     calls: int
     among: Among = "all"
 
@@ -26,10 +26,10 @@ class Crossing:
     bytes: float
     """Bytes that leave the node; as many enter it."""
     hops: int
-    """Times that a transfer waits for one before it, over the network."""
+    """Network hops in sequence: how often a transfer waits for the one before it."""
 
     def seconds(self, bytes_per_s: float, latency_s: float) -> float:
-        """Time on a link that carries so much each way, when nothing else uses it."""
+        """Time on a link of this bandwidth in each direction that nothing else uses."""
         return self.bytes / bytes_per_s + self.hops * latency_s
 
 

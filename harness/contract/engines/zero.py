@@ -17,7 +17,7 @@ _ADDED = {
     "quantized_gradients": (3,),
     "secondary_in_node": (3,),
 }
-"""Setting that came after specs were stored -> the stages at which it does something."""
+"""Setting that was added after specs were stored -> the stages at which it has an effect."""
 
 
 class ZeroSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -132,7 +132,7 @@ def _ledger(settings: ZeroSettings, sizes: Sizes) -> Ledger:
         # The rank's part of the gradients is copied flat before it is cast for the masters.
         update += n * each["accumulate"] // sizes.world_size
     if stage == 1:
-        # By then the other ranks' gradients are freed.
+        # When backward ends, the other ranks' gradients are already freed.
         update = max(0, update - (gradients - gradients // sizes.world_size))
     buckets = _buckets(settings, sizes)
     if settings.secondary_in_node:
@@ -174,8 +174,8 @@ def _buckets(settings: ZeroSettings, sizes: Sizes) -> int:
 def _traffic(settings: ZeroSettings, sizes: Sizes) -> tuple[Message, ...]:
     """Reduce the gradients by buckets; stages 1 and 2 gather what was updated, stage 3 before forward and backward.
 
-    Stage 3's root (embeddings, head, last norm) is gathered once: it is in use until backward needs it. Not counted:
-    that parameters below the persistence threshold are never gathered.
+    Stage 3 gathers its root (embeddings, head, last norm) once, because it is in use until backward needs it. Not
+    modelled: parameters below the persistence threshold are never gathered.
     """
     n, each, stage = sizes.parameters, sizes.bytes, settings.stage
     whole = stage == 0 or (stage < 3 and (settings.use_multi_rank_bucket_allreduce or not settings.reduce_scatter))

@@ -38,7 +38,7 @@ class MegatronFsdpEngine(TorchEngine):
         self._cpu = context.device.type == "cpu"
         if self._cpu:
             stand_in_for_cuda()
-            # It only checks, and moves what it checks to a GPU.
+            # This call only checks the tensors, and moves them to a GPU for that.
             param_and_grad_buffer.validate_uneven_dtensor = lambda _: None
         self.model = build_meta_model(context)
         self.parameters = count_parameters(self.model)
@@ -58,7 +58,8 @@ class MegatronFsdpEngine(TorchEngine):
         blocks = decoder_blocks(self.model)
         if settings.compile:
             compile_parts(self.model, blocks)
-        # Whole on the device at first: it shards a model that is there, and makes no weights of its own here.
+        # The whole model lies on the device at first, because the library shards an existing model and does not create
+        # weights.
         Weights(context, self.model).materialize(self.model)
         mesh = init_device_mesh(context.device.type, (context.world_size, 1), mesh_dim_names=("shard", "tensor"))
         wrapped: nn.Module = fully_shard_model(
@@ -142,7 +143,7 @@ class MegatronFsdpEngine(TorchEngine):
 def _clip(gradients: list[torch.Tensor], clip_norm: float, device: torch.device) -> torch.Tensor:
     """Clip to the global norm in place (0: only measure it); returns the norm before, without synchronizing.
 
-    torch's own function would treat the pieces, which some ranks have none of, as evenly sharded tensors.
+    torch's own function would treat the pieces as evenly sharded tensors, but some ranks have no piece of a parameter.
     """
     norms = torch._foreach_norm(gradients) if gradients else [torch.zeros((), device=device)]
     total = torch.stack([n.float() for n in norms]).square().sum()

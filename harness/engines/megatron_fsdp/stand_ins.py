@@ -1,7 +1,7 @@
-"""What megatron-fsdp asks of CUDA, on a machine without it, so that its training can be tested on CPU ranks.
+"""Stand-ins for the CUDA streams that megatron-fsdp needs, so that its training can be tested on CPU ranks.
 
-It schedules its copies and collectives on CUDA streams. On a CPU everything happens in the order in which it is called,
-so that a stream has nothing to do. Speeds of such a run say nothing.
+megatron-fsdp schedules its copies and collectives on CUDA streams. On a CPU everything happens in the order of the
+calls, so a stream has nothing to do. The speed of such a run means nothing.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ import torch
 
 
 class Stream:
-    """A stream, and its events, on which everything has already happened."""
+    """A stream and its events; all work on it has already been done."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
