@@ -23,7 +23,10 @@ class DeliveryError(HarnessError):
 
 def nearest(found: str, allowed: list[str] | tuple[str, ...]) -> str:
     """List what is allowed and suggest the name closest to `found`, as the tail of an error message."""
-    close = difflib.get_close_matches(str(found), allowed, n=1, cutoff=0.5)
+    text = str(found).lower()
+    # Somebody who writes h100 means h100-80gb, although h200 is spelled more alike.
+    begun = [name for name in allowed if len(text) > 2 and name.lower().startswith(text)]
+    close = begun[:1] or difflib.get_close_matches(text, allowed, n=1, cutoff=0.5)
     hint = f"; did you mean {close[0]!r}?" if close else ""
     return f"allowed: {', '.join(dict.fromkeys(allowed))}{hint}"
 

@@ -31,8 +31,11 @@ from harness.contract.measured import Measured
 from harness.contract.outcome import Diagnosis
 from harness.contract.platform import with_offer
 from harness.contract.spec import RunSpec
+from harness.contract.units import MIB
 
 RECORD_VERSION = 1
+LARGEST_BYTES = 256 * MIB
+"""Of a record, and of any file of a bundle, unpacked: a small .gz of a stranger may unpack to any size."""
 
 
 class Try(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -143,5 +146,14 @@ def parse_record(plain: Any) -> Record:
 
 
 def read_record(path: Path) -> Record:
-    """Read a record file. Raises SpecError naming the file."""
+    """Read a record file, which may be a stranger's. Raises SpecError naming the file."""
+    refuse_endless(path)
     return decode_file(Record, path, _modern)
+
+
+def refuse_endless(path: Path) -> None:
+    """Raises SpecError for a file of a stranger that would be read without end: a pipe, a device, a huge file."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise SpecError(f"{path}: cannot be read: found no plain file")
+    if path.is_file() and path.stat().st_size > LARGEST_BYTES:
+        raise SpecError(f"{path}: cannot be read: found more than {LARGEST_BYTES // MIB} MiB; no record is as large")

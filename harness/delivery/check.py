@@ -16,7 +16,7 @@ from pathlib import Path
 
 from harness.contract.errors import SpecError
 from harness.contract.parity import Trace, same_training, trace_of
-from harness.contract.record import Record, read_record
+from harness.contract.record import LARGEST_BYTES, Record, read_record
 from harness.contract.units import MIB
 from harness.delivery.plausible import record_problems
 from harness.delivery.share import NOTE, TEXT, VERBATIM, private_kind, texts_of
@@ -26,8 +26,6 @@ HASHES = re.compile(r"\b(?:[0-9a-f]{64}|[0-9a-f]{40})\b")
 """Hashes of specs and commits, which look like tokens in tables."""
 DERIVED = (".md", ".html", ".csv", ".svg", ".yaml")
 """Readable files that the client makes from records; in them, addresses and versions of libraries are no secrets."""
-LARGEST_BYTES = 256 * MIB
-"""Most bytes of one unpacked file, because a stranger's small .gz may unpack to any size."""
 PUBLIC = {"a host", "an address", "a path"}
 
 
@@ -55,7 +53,7 @@ class Checked:
     @property
     def exit_status(self) -> int:
         """0: all holds; 1: something does not; 2: nothing could be checked."""
-        return 1 if self.problems else 0 if self.records else 2
+        return 2 if not self.records else 1 if self.problems else 0
 
 
 def check(root: Path) -> Checked:
@@ -63,6 +61,8 @@ def check(root: Path) -> Checked:
     checked, known = Checked(), {}
     for path in sorted(root.rglob(RECORD)):
         place = path.relative_to(root).as_posix()
+        if _leads_out(path, root):
+            continue  # said of every such file below
         checked.records += 1
         try:
             known[path.parent] = read_record(path)
@@ -75,6 +75,14 @@ def check(root: Path) -> Checked:
         checked.problems += [Problem(place, text) for text in found]
     checked.problems += _private(root)
     return checked
+
+
+def _leads_out(path: Path, root: Path) -> bool:
+    """Whether a link leaves the bundle, or leads to itself."""
+    try:
+        return path.is_symlink() and not path.resolve(strict=True).is_relative_to(root.resolve())
+    except (OSError, RuntimeError):
+        return True
 
 
 def _whole(root: Path, folder: Path, record: Record) -> Iterator[str]:
@@ -109,7 +117,7 @@ def _private(root: Path) -> Iterator[Problem]:
     """Private text in any file of the bundle, first line of each file."""
     for path in sorted(root.rglob("*")):
         place = path.relative_to(root).as_posix()
-        if path.is_symlink() and not path.resolve().is_relative_to(root.resolve()):
+        if _leads_out(path, root):
             yield Problem(place, "a link out of the bundle")
         elif path.is_file() and not path.is_symlink() and (text := _private_in(path)):
             yield Problem(place, text)

@@ -19,7 +19,7 @@ from harness.contract.parity import (
     same_training,
     trace_of,
 )
-from harness.contract.record import Record
+from harness.contract.record import Record, refuse_endless
 from harness.contract.units import GIB
 from harness.measure.flops import flops_per_token, peak_flops, utilization
 from harness.supervisor.collect import merge
@@ -98,6 +98,7 @@ def _made_again(folder: Path, record: Record, m: Measured, done: Counter[str]) -
 
 def _rank_result(path: Path) -> RankResult:
     """One rank's result; keys of older versions are left out."""
+    refuse_endless(path)
     plain, known = json.loads(path.read_text(encoding="utf-8")), fields_of(RankResult) or {}
     return decode(RankResult, {name: value for name, value in plain.items() if name in known})
 

@@ -1,12 +1,14 @@
 """The command `dtbench`: its help, studies through Snakemake, and the harness's own commands."""
 
 import os
+import re
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 from dtbench import cli
@@ -109,3 +111,46 @@ def test_the_harness_commands_are_here_too(name: str, capsys: pytest.CaptureFixt
         cli.main([name, "--help"])
     assert ended.value.code == 0
     assert name in capsys.readouterr().out.partition("\n")[0]
+
+
+def dtbench(*words: str, **how: Any) -> "subprocess.CompletedProcess[str]":
+    program = "import sys; from dtbench.cli import main; sys.exit(main())"
+    paths = os.pathsep.join((str(ROOT), str(ROOT / "workflow/lib")))
+    environment = os.environ | {"PYTHONPATH": paths}
+    return subprocess.run(
+        [sys.executable, "-c", program, *words], stderr=subprocess.PIPE, text=True, env=environment, check=False, **how
+    )
+
+
+@pytest.mark.parametrize("words", [("--help",), ("check", "quick"), ("fit", "tiny", "--gpu", "l4", "--json")])
+def test_a_closed_pipe_ends_quietly(words: tuple[str, ...]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = dtbench(*words, stdout=writing)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for words in (
+        ("init", "tiny", "--gpu", "l4", "--out", f"{tmp_path}/file/study.yaml"),
+        ("site", "results/published", "--out", f"{tmp_path}/file/site"),
+    ):
+        done = dtbench(*words, stdout=subprocess.PIPE, cwd=ROOT)
+        assert done.returncode == 74, words
+        assert re.fullmatch(rf"error: {tmp_path}/file\S*: (Not a directory|File exists)\n", done.stderr), done.stderr
+
+
+@pytest.mark.parametrize("found", ["nan", "-1", "much"])
+def test_a_limit_of_dollars_must_be_a_number(found: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["plan", "quick", "--max-usd", found])
+    assert f"argument --max-usd: found '{found}', expected a number above 0" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("command", "missing"), [("gke", "action"), ("prices", "action")])
+def test_only_what_is_required_is_asked_for(command: str, missing: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main([command])
+    assert capsys.readouterr().err.endswith(f"the following arguments are required: {missing}\n")

@@ -166,3 +166,30 @@ def test_the_table_names_parts_and_verdicts(capsys: pytest.CaptureFixture[str]) 
     assert "does not fit" in text
     assert "given as --memory" in text
     assert all(word in text for word in ("param", "grad", "optim", "gather", "activ", "logits"))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--memory", "nan"], "argument --memory: found 'nan', expected a number above 0"),
+        (["--memory", "1e300"], "--memory: found 1e+300 GiB; expected the memory of one card"),
+        (["--memory", "1.5"], "--memory: found 1.5 GiB; expected the memory of one card"),
+        (["--tokens", "1e400"], "argument --tokens: found '1e400', expected a number above 0"),
+        (["--usd-per-hour", "-1"], "argument --usd-per-hour: found '-1', expected a number above 0"),
+        (["--gpus", "99999999999999999999"], "argument --gpus: found '99999999999999999999', expected a whole number"),
+        (["--records", "no-such-folder"], "--records: found no folder no-such-folder"),
+        (["--gpu", "h100"], "did you mean 'h100-80gb'?"),
+    ],
+)
+def test_a_wrong_number_is_refused_in_words(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("fit", "init") if words[0] in ("--memory", "--gpus", "--gpu") else ("fit",):
+        try:
+            assert main([command, "qwen3-8b", "--gpu", "h200", *words]) == 64
+        except SystemExit as ended:
+            assert ended.code == 2
+        assert said in capsys.readouterr().err
+
+
+def test_a_missing_path_is_called_a_path(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", "models/nowhere/config.json", "--gpu", "h200"]) == 64
+    assert "found no file models/nowhere/config.json" in capsys.readouterr().err

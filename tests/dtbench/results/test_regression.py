@@ -2,6 +2,8 @@
 
 import json
 import random
+import re
+import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from dtbench.results.sides import Side, read_side
 from dtbench.study.matrix import Matrix
 from msgspec import structs
 
+from harness.contract.errors import SpecError
 from harness.contract.record import Environment, Record
 from harness.contract.spec import RunSpec
 from tests.dtbench.conftest import GPU_STUDY, ROOT, make_record, write_record
@@ -211,3 +214,23 @@ def test_runs_without_a_study_get_the_report_machines() -> None:
     runs = read_runs(ROOT / "results/h200-x1-2026")
     places = machines({run.newest.path: run.newest.record for run in runs if run.newest})
     assert {run.machine for run in runs} == set(places.values()) >= {"m1", "m2", "m3"}
+
+
+@pytest.mark.parametrize(
+    ("side", "said"),
+    [
+        ("@machine=m9", "found no record with machine 'm9'; allowed: m1, m2"),
+        ("@comit=1a2b", "found no record that names 'comit'; allowed: commit, machine, "),
+        ("@torch=9.9", "found no record with torch '9.9'; allowed: 2.11.0"),
+    ],
+)
+def test_a_side_without_records_says_what_there_is(side: str, said: str) -> None:
+    with pytest.raises(SpecError, match=re.escape(said)):
+        read_side(f"{ROOT}/results/h200-x1-2026{side}")
+
+
+def test_a_folder_may_hold_an_at_sign(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "results/published", tmp_path / "a@b=c")
+    assert read_side(str(tmp_path / "a@b=c")).runs
+    with pytest.raises(SpecError, match="with machine 'm1'; no record of this folder has a machine"):
+        read_side(f"{tmp_path}/a@b=c@machine=m1")

@@ -176,3 +176,20 @@ def test_here_stays_on_this_machine(tmp_path: Path, capsys: pytest.CaptureFixtur
     (tmp_path / "s.yaml").write_text("platforms: [here]\nconfigs: [ddp]\nmodel: {name: tiny}\n")
     assert main(["start", str(tmp_path / "s.yaml"), "--profile", "slurm", "--results", str(tmp_path)]) == 64
     assert "found `here` with --profile slurm" in capsys.readouterr().err
+
+
+def test_any_card_and_path_can_be_written(tmp_path: Path) -> None:
+    folder = tmp_path / 'w x}"\\é: #'
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(SMALL))
+    matrix = written(tmp_path, str(folder), "--gpu", "My: card", "--memory", "80")
+    assert matrix.study.model.config == str(folder)
+    (platform,) = {cell.spec.platform for cell in matrix.cells if cell.spec}
+    assert (platform.name, platform.accelerator) == ("my-my-card-x1", "My: card")
+
+
+@pytest.mark.parametrize("name", ["na me.yaml", "Ünï.yaml", "study"])
+def test_a_file_name_must_name_a_study(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", "tiny", "--gpu", "h200", "--out", str(tmp_path / name)]) == 64
+    assert "--out: " in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -199,6 +200,38 @@ def test_private_text_in_a_record_is_found(bundle: Path) -> None:
 def test_a_link_out_of_the_bundle_is_found(bundle: Path) -> None:
     (bundle / "elsewhere.log").symlink_to("/etc/hostname")
     assert said(check(bundle)) == "elsewhere.log: a link out of the bundle"
+
+
+def test_a_link_to_itself_is_found(bundle: Path) -> None:
+    (bundle / "loop.log").symlink_to("loop.log")
+    assert said(check(bundle)) == "loop.log: a link out of the bundle"
+
+
+def test_a_record_outside_is_never_read(bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "outside.json").write_text("{}")
+    (bundle / RUN / "record.json").unlink()
+    (bundle / RUN / "record.json").symlink_to(tmp_path / "outside.json")
+    assert said(check(bundle)) == f"{RUN}/record.json: a link out of the bundle"
+
+
+def test_a_record_without_end_is_refused(bundle: Path) -> None:
+    (bundle / RUN / "record.json").unlink()
+    os.mkfifo(bundle / RUN / "record.json")
+    (bundle / REFERENCE / "try-1/result-0.json").unlink()
+    os.mkfifo(bundle / REFERENCE / "try-1/result-0.json")
+    assert f"{RUN}/record.json: cannot be read: found no plain file" in said(check(bundle))
+    with open(bundle / REFERENCE / "record.json", "r+b") as file:
+        file.truncate(2**32)
+    found = said(check(bundle))
+    assert f"{RUN}/record.json: cannot be read: found no plain file" in found
+    assert f"{REFERENCE}/record.json: cannot be read: found more than 256 MiB" in found
+
+
+def test_only_private_text_is_nothing_to_check(tmp_path: Path) -> None:
+    (tmp_path / "notes.md").write_text("password=hunter2-and-more\n")
+    checked = check(tmp_path)
+    assert (checked.records, checked.exit_status) == (0, 2)
+    assert len(checked.problems) == 1
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ Each command imports only what it uses.
 import argparse
 import os
 import shlex
+import signal
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from dtbench.arguments import amount, share
 from harness import cli as harness
 
 STUDIES = {
@@ -60,8 +62,6 @@ HELP = "\n".join(
     )
 )
 _STUDY_HELP = "a study in config/ by name, or a path to one (default: quick)"
-
-
 _CHECK = (
     "List the cells and runs of a study and start nothing. With a FOLDER of records, for example one that somebody "
     "published with `dtbench share`: check every schema and hash, the promises of the arms, the numbers against the "
@@ -70,8 +70,27 @@ _CHECK = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Parse and dispatch; returns the exit status."""
+    """Run a command; returns the exit status. What the system refuses and Ctrl-C end it in one line."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        status = _main(given)
+        print(end="", flush=True)
+        return status
+    except BrokenPipeError:
+        # The reader, for example `head`, has what it wanted; Python would complain about the rest when it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except OSError as error:
+        if given[0] in harness.COMMANDS:
+            raise
+        place = f"{error.filename}: " if error.filename else ""
+        print(f"error: {place}{error.strerror or error}", file=sys.stderr)
+        return 74
+
+
+def _main(given: list[str]) -> int:
     if given[:1] and given[0] in harness.COMMANDS:
         return harness.main(given, prog="dtbench")
     if not given or given[0] in ("-h", "--help"):
@@ -106,18 +125,15 @@ def _parser(command_given: str) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         command.add_argument("study", nargs="?", default="quick", metavar="STUDY", help=_STUDY_HELP)
         if name == "check":
-            command.usage = "dtbench check [STUDY | FOLDER]"
-            command.description = _CHECK
-            command.epilog = (
-                "exit status for a folder: 0 all of it holds; 1 something does not; 2 found nothing to check"
-            )
+            command.usage, command.description = "dtbench check [STUDY | FOLDER]", _CHECK
+            command.epilog = "exit status for a folder: 0 all of it holds; 1 something does not; 2 nothing to check"
             continue
         command.usage = f"dtbench {name} [OPTIONS] [STUDY] [-- SNAKEMAKE ARGUMENTS]"
         command.add_argument("--profile", default="local", help="where runs start: local (default), slurm or gke")
         command.add_argument("--results", metavar="FOLDER", help="folder of all results (default: results)")
         command.add_argument("-n", "--dry-run", action="store_true", help="show what would be done; do nothing")
         if name != "report":
-            command.add_argument("--max-usd", type=float, help="refuse when the bill is higher, or cannot be known")
+            command.add_argument("--max-usd", type=amount, help="refuse when the bill is higher, or cannot be known")
             command.add_argument("--rerun", metavar="OUTCOMES", help="new attempts for these runs, for example: failed")
     _add_compare(commands)
     _add_load(commands)
@@ -138,7 +154,7 @@ def _add_compare(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     command.add_argument("base", metavar="BASE", help="the records to compare with")
     command.add_argument("new", metavar="NEW", help="the records to judge")
     command.add_argument(
-        "--max-slowdown", type=_share, default=0.05, metavar="SHARE", help="accepted loss of speed (default: 5%%)"
+        "--max-slowdown", type=share, default=0.05, metavar="SHARE", help="accepted loss of speed (default: 5%%)"
     )
     command.add_argument("--json", action="store_true", help="print JSON")
 
@@ -191,16 +207,6 @@ def _load(options: argparse.Namespace) -> int:
     return 0
 
 
-def _share(text: str) -> float:
-    try:
-        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        share = -1.0
-    if 0 <= share < 1:
-        return share
-    raise argparse.ArgumentTypeError(f"found {text!r}, expected a share below 1, for example 5% or 0.05")
-
-
 def _compare(options: argparse.Namespace) -> int:
     from dtbench.results.regression import compare, text
     from dtbench.results.sides import read_side
@@ -251,7 +257,7 @@ def _check(study: str) -> int:
         count = runs[cell.platform, cell.config, cell.arm]
         reason = getattr(cell.exclusion, "reason", None)
         text = f"{count} runs" if cell.spec else f"not run: {reason}" if reason else "not run"
-        print(f"  {cell.platform:<16}{cell.config:<24}{cell.arm:<10}{text}")
+        print(f"  {cell.platform:<15} {cell.config:<23} {cell.arm:<9} {text}")
     return 0
 
 

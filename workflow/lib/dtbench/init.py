@@ -1,6 +1,8 @@
 """`dtbench init`: a commented study of the configs worth measuring for a model on given cards, by the memory ledger."""
 
 import argparse
+import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -8,8 +10,11 @@ from typing import Any
 
 from msgspec import structs
 
+from dtbench.arguments import amount, count
 from dtbench.fit.answer import Answer, Question, answer
+from dtbench.fit.command import check_card
 from dtbench.fit.models import sizes
+from dtbench.study.definition import parse_study
 from dtbench.study.families import check_families, choose_attention, say_parameters
 from dtbench.study.files import is_file, is_folder
 from dtbench.study.here import this_machine
@@ -17,7 +22,7 @@ from dtbench.study.hub import is_hub_id
 from dtbench.study.models import find_model
 from dtbench.study.platforms import PlatformEntry, load_platforms
 from harness.contract.engines import CONFIGS
-from harness.contract.errors import SpecError, nearest
+from harness.contract.errors import SpecError
 from harness.contract.files import write_atomically
 from harness.contract.frontier import CARDS, usable_bytes
 from harness.contract.spec import Model
@@ -37,9 +42,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     """Give the command its arguments."""
     command.add_argument("model", metavar="MODEL", help="name in config/models, config.json, its folder or Hub id")
     command.add_argument("--gpu", help=f"the card, instead of this machine's: {', '.join(CARDS)}")
-    command.add_argument("--gpus", type=int, default=1, metavar="N", help="how many of them (default: 1)")
-    command.add_argument("--memory", type=float, metavar="GIB", help="total memory of a card that is not in that list")
-    command.add_argument("--sequence", type=int, metavar="N", help="tokens a sequence (default: 2048, or 64 on CPUs)")
+    command.add_argument("--gpus", type=count, default=1, metavar="N", help="how many of them (default: 1)")
+    command.add_argument("--memory", type=amount, metavar="GIB", help="total memory of a card that is not in that list")
+    command.add_argument("--sequence", type=count, metavar="N", help="tokens a sequence (default: 2048, or 64 on CPUs)")
     command.add_argument("--out", type=Path, default=Path("study.yaml"), help="the study (default: study.yaml)")
 
 
@@ -60,9 +65,7 @@ def init(options: argparse.Namespace, root: Path) -> int:
     """Write the study and say how to go on. Raises SpecError when nothing fits, or for an unknown model or card."""
     if options.out.exists():
         raise SpecError(f"--out: {options.out} exists already; give another name or remove it")
-    for name in ("gpus", "sequence"):
-        if (given := getattr(options, name)) is not None and given < 1:
-            raise SpecError(f"--{name}: found {given}, expected 1 or more")
+    _check_name(options.out)
     found = find_model(options.model, root, "MODEL")
     model = choose_attention(Model(**found, attention="auto"))  # type: ignore[arg-type]
     check_families([model])
@@ -100,15 +103,21 @@ def init(options: argparse.Namespace, root: Path) -> int:
     return 0
 
 
+def _check_name(out: Path) -> None:
+    """Raises SpecError for a file that `dtbench start` would refuse by its name."""
+    if out.suffix not in (".yaml", ".yml"):
+        raise SpecError(f"--out: found {out}, expected a name that ends in .yaml")
+    try:
+        parse_study({"platforms": ["here"]}, out.stem.lower())
+    except SpecError as error:
+        raise SpecError(f"--out: the file's name names the study; {error}") from None
+
+
 def _platform(options: argparse.Namespace) -> dict[str, Any]:
     """The cards that were asked for, or those of this machine, as a platform entry without a name."""
     if options.gpu is None:
         return this_machine()
-    if options.gpu not in CARDS and options.memory is None:
-        raise SpecError(
-            f"--gpu: found {options.gpu!r}; {nearest(options.gpu, tuple(CARDS))}; for another card give --memory GIB "
-            "as well, the total that torch.cuda.mem_get_info() reports there"
-        )
+    check_card(options.gpu, options.memory)
     link = "nvlink" if options.gpu in LINKED else "pcie"
     return {
         "device": "cuda",
@@ -224,7 +233,8 @@ def _shipped(platform: dict[str, Any], known: dict[str, PlatformEntry]) -> tuple
 
 def _described(platform: dict[str, Any]) -> dict[str, Any]:
     """A mapping for the study."""
-    name = f"my-{platform['accelerator']}-x{platform['world_size']}"
+    card = re.sub(r"[^a-z0-9._-]+", "-", platform["accelerator"].lower())[:40].strip("._-")
+    name = f"my-{card or 'card'}-x{platform['world_size']}"
     return {"name": name} | {key: value for key, value in platform.items() if value != ""}
 
 
@@ -235,8 +245,8 @@ def _model_line(word: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    escaped = text.replace('"', '\\"')
-    return f'"{escaped}"'
+    """A text as YAML takes it, whatever is in it: JSON's escapes are YAML's."""
+    return json.dumps(text, ensure_ascii=False)
 
 
 def _text(
@@ -248,11 +258,12 @@ def _text(
         lines.append(f"platforms: [{listed}]")
     else:
         lines += ["# Check the interconnect: nvlink, pcie, host-memory; none of one GPU.", "platforms:"]
+        plain = ("name", "device", "world_size", "interconnect")
         for index, (key, value) in enumerate(listed.items()):
-            lines.append(f"  {'-' if index == 0 else ' '} {key}: {_quoted(value) if key == 'note' else value}")
+            lines.append(f"  {'-' if index == 0 else ' '} {key}: {value if key in plain else _quoted(value)}")
     if choice.checkpointing:
         lines.append("# Nothing fits without activation checkpointing.")
-        model_line = model_line.replace("}", ", activation_checkpointing: true}")
+        model_line = f"{model_line[:-1]}, activation_checkpointing: true}}"
     lines += [model_line, f"data: {{sequence_length: {sequence}, micro_batch: {choice.micro_batch}}}", "configs:"]
     lines += [f"  - {name:<24}# {said}" if said else f"  - {name}" for name, said in choice.measured.items()]
     lines += [f"  # - {name:<22}# {why}" for name, why in choice.left_out.items()]

@@ -40,7 +40,9 @@ class Part:
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """The options of `dtbench prices`."""
     command.add_argument("action", choices=["update"], help="read Google's catalogue and write config/prices.yaml")
-    command.add_argument("rows", nargs="*", metavar="MACHINE/REGION/PURCHASE", help="rows to add (default: none)")
+    command.add_argument(
+        "rows", nargs="*", default=(), metavar="MACHINE/REGION/PURCHASE", help="rows to add (default: none)"
+    )
     command.add_argument("-n", "--dry-run", action="store_true", help="show what would change; write nothing")
 
 

@@ -21,7 +21,9 @@ SETTINGS = {"namespace": "default", "service_account": "", "bucket": "", "contex
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """The options of `dtbench gke`."""
     command.add_argument("action", choices=["up", "status", "down"], help="make, look at or remove what studies need")
-    command.add_argument("platforms", nargs="*", metavar="PLATFORM", help="platforms to buy (default: all of GKE's)")
+    command.add_argument(
+        "platforms", nargs="*", default=(), metavar="PLATFORM", help="platforms to buy (default: all of GKE's)"
+    )
     command.add_argument("--profile", default="gke", help="where namespace, bucket and account are set (default: gke)")
     command.add_argument("-n", "--dry-run", action="store_true", help="ask the cluster what would happen; do nothing")
     command.add_argument(

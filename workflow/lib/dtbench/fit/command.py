@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from dtbench.arguments import amount, count
 from dtbench.fit.answer import BAND, Answer, Question, answer
 from dtbench.fit.models import sizes
 from dtbench.fit.speed import Speed, offers_for, read_records, speed
@@ -17,6 +18,8 @@ from harness.contract.frontier import CARDS, OUTSIDE_GIB, usable_bytes
 from harness.contract.spec import Model
 from harness.contract.units import GIB
 
+LARGEST_GIB = 10_000
+"""No card has more memory for long; it keeps a slip in `--memory` from being believed."""
 SHOWN = {"parameters": "param", "gradients": "grad", "optimizer": "optim", "gathered": "gather", "buffers": "buffer",
          "activations": "activ", "logits": "logits"}  # fmt: skip
 
@@ -25,37 +28,39 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     """Give the command its arguments."""
     command.add_argument("model", metavar="MODEL", help="name in config/models, config.json, its folder or Hub id")
     command.add_argument("--gpu", required=True, help=f"the card: {', '.join(CARDS)}; another one with --memory")
-    command.add_argument("--gpus", type=_count, default=1, metavar="N", help="cards per node (default: 1)")
-    command.add_argument("--nodes", type=_count, default=1, metavar="N", help="nodes (default: 1)")
-    command.add_argument("--memory", type=float, metavar="GIB", help="the card's total memory as torch reports it")
-    command.add_argument("--sequence", type=_count, default=2048, metavar="N", help="tokens a sequence (default: 2048)")
-    command.add_argument("--micro-batch", type=_count, default=1, metavar="N", help="sequences per GPU (default: 1)")
+    command.add_argument("--gpus", type=count, default=1, metavar="N", help="cards per node (default: 1)")
+    command.add_argument("--nodes", type=count, default=1, metavar="N", help="nodes (default: 1)")
+    command.add_argument("--memory", type=amount, metavar="GIB", help="the card's total memory as torch reports it")
+    command.add_argument("--sequence", type=count, default=2048, metavar="N", help="tokens a sequence (default: 2048)")
+    command.add_argument("--micro-batch", type=count, default=1, metavar="N", help="sequences per GPU (default: 1)")
     command.add_argument("--config", nargs="+", metavar="NAME", help="configs to ask for (default: all)")
     command.add_argument("--arm", choices=("matched", "defaults"), default="matched", help="default: matched")
     command.add_argument("--checkpointing", action="store_true", help="recompute each decoder block in backward")
     command.add_argument("--gradients", choices=("float32", "engine"), default="float32", help="as in a study")
-    command.add_argument("--tokens", type=float, metavar="N", help="tokens to train, for hours and dollars: 10e9")
-    command.add_argument("--usd-per-hour", type=float, metavar="USD", help="price of all GPUs together, if not listed")
+    command.add_argument("--tokens", type=amount, metavar="N", help="tokens to train, for hours and dollars: 10e9")
+    command.add_argument("--usd-per-hour", type=amount, metavar="USD", help="price of all GPUs together, if not listed")
     command.add_argument("--records", type=Path, metavar="FOLDER", help="records for speeds (default: results)")
     command.add_argument("--json", action="store_true", help="print JSON")
 
 
-def _count(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"found {text!r}, expected a whole number of 1 or more")
-    return int(text)
-
-
-def _usable_bytes(gpu: str, memory_gib: float | None) -> tuple[int, str]:
-    """Bytes of a card that torch can allocate, and where the figure is from. Raises SpecError for an unknown card."""
+def check_card(gpu: str, memory_gib: float | None) -> None:
+    """Raises SpecError for a card that is not known and comes without its memory, and for too little memory."""
     if memory_gib is None and gpu not in CARDS:
         raise SpecError(
             f"--gpu: found {gpu!r}; {nearest(gpu, tuple(CARDS))}; for another card give --memory GIB as well, "
             "the total that torch.cuda.mem_get_info() reports there"
         )
+    if memory_gib is not None and not OUTSIDE_GIB < memory_gib <= LARGEST_GIB:
+        raise SpecError(
+            f"--memory: found {memory_gib:g} GiB; expected the memory of one card, which is more than the "
+            f"{OUTSIDE_GIB} GiB that CUDA itself takes and at most {LARGEST_GIB} GiB"
+        )
+
+
+def _usable_bytes(gpu: str, memory_gib: float | None) -> tuple[int, str]:
+    """Bytes of a card that torch can allocate, and where the figure is from. Raises SpecError for an unknown card."""
+    check_card(gpu, memory_gib)
     total, source = (memory_gib, "given as --memory") if memory_gib is not None else CARDS[gpu]
-    if total <= OUTSIDE_GIB:
-        raise SpecError(f"--memory: found {total} GiB; expected more than the {OUTSIDE_GIB} GiB that CUDA itself takes")
     return usable_bytes(total), source
 
 
@@ -64,8 +69,8 @@ def fit(options: argparse.Namespace, root: Path) -> int:
     for name in options.config or ():
         if name not in CONFIGS:
             raise SpecError(f"--config: found {name!r}; {nearest(name, tuple(CONFIGS))}")
-    if options.tokens is not None and not options.tokens > 0:
-        raise SpecError(f"--tokens: found {options.tokens}, expected more than 0")
+    if options.records is not None and not options.records.is_dir():
+        raise SpecError(f"--records: found no folder {options.records}, expected one with records, such as results")
     usable, source = _usable_bytes(options.gpu, options.memory)
     found = find_model(options.model, root, "MODEL")
     attention: Literal["sdpa", "eager"] = "eager" if found["config"]["model_type"] in NO_SDPA else "sdpa"

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import structs
 
 from dtbench.results.runs import Attempt, Run, read_runs
-from harness.contract.errors import SpecError, clip, show
+from harness.contract.errors import SpecError, clip, nearest, show
 from harness.contract.record import Record
 from harness.contract.spec import RunSpec
 
@@ -26,7 +26,8 @@ def read_side(text: str) -> Side:
 
     Raises SpecError for a folder without such runs.
     """
-    folder, _, choice = text.partition("@")
+    # A folder's own name may hold an @.
+    folder, _, choice = (text, "", "") if "@" not in text or Path(text).is_dir() else text.rpartition("@")
     key, _, value = choice.partition("=")
     if choice and not (key and value):
         raise SpecError(f"{text}: found {show(choice)} after @, expected KEY=VALUE, for example commit=1a2b3c4")
@@ -34,8 +35,25 @@ def read_side(text: str) -> Side:
     runs = read_runs(Path(folder), lambda record: own or _holds(record, key, value))
     runs = [run for run in runs if key != "machine" or run.machine == value]
     if not runs:
-        raise SpecError(f"{text}: found no record of a run; expected PLATFORM/CONFIG/ARM/RUN/aN/record.json below it")
+        raise SpecError(f"{text}: found no record {_lacking(read_runs(Path(folder)), key, value)}")
     return Side(name=text, runs=tuple(runs))
+
+
+def _lacking(runs: list[Run], key: str, value: str) -> str:
+    """What no run of a folder has, and what they have instead."""
+    if not runs:
+        return "of a run; expected PLATFORM/CONFIG/ARM/RUN/aN/record.json below it"
+    places = [attempt.record.environment for run in runs for attempt in run.attempts if attempt.record.environment]
+    known = {
+        "commit": {place.git_commit for place in places if place.git_commit},
+        "machine": {run.machine for run in runs if run.machine},
+    }
+    for name in sorted({name for place in places for name in place.versions}):
+        known[name] = {place.versions[name] for place in places if name in place.versions}
+    if key not in known:
+        return f"that names {key!r}; {nearest(key, tuple(known))}"
+    there = nearest(value, sorted(known[key])) if known[key] else f"no record of this folder has a {key}"
+    return f"with {key} {value!r}; {there}"
 
 
 def _holds(record: Record, key: str, value: str) -> bool:

@@ -67,7 +67,8 @@ def _bases(folder: Path) -> list[Path]:
 
 def find_model(word: str, root: Path, key: str) -> dict[str, Any]:
     """The same for one word on the command line: a name in `config/models/`, a config.json, its folder, or a Hub id."""
-    is_config = is_file(Path(word)) or is_folder(Path(word)) or is_hub_id(word)
+    is_name = Path(word).name == word and not word.endswith(".json")
+    is_config = not is_name or is_file(Path(word)) or is_folder(Path(word))
     return load_model(None, word, root, Path(), key) if is_config else load_model(word, None, root, Path(), key)
 
 
