@@ -39,7 +39,7 @@ def collector_paused() -> Iterator[None]:
 
 
 class Laps:
-    """Seconds by part, with nothing left out between two parts, so that they add up to the whole."""
+    """Seconds by part. Each part begins where the one before ends, so the parts add up to the whole."""
 
     def __init__(self, started_s: float) -> None:
         self._last_s = started_s

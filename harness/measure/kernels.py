@@ -1,4 +1,4 @@
-"""Which kernels the compute part of a step is made of: what stands between a run and the matmul peak."""
+"""Which kernels make up the compute of a step. They show why a run stays below the matmul peak."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("matmul", ("gemm", "gemv", "cutlass", "nvjet", "xmma", "cublas", "splitk", "bgemm")),
     ("loss", ("softmax", "nll_loss", "cross_entropy")),
     ("optimizer", ("adam", "fusedoptimizer")),
-    # What is left of foreach kernels: norms and scaling of clipping, casts of FSDP2 and DDP.
+    # Foreach kernels that are not the optimizer's: norms and scaling of clipping, casts of FSDP2 and DDP.
     ("clipping and casts", ("multi_tensor_apply", "lpnorm")),
     ("shard copies", ("chunk_cat", "split_with_sizes", "catarray")),
     ("fused pointwise", ("triton_",)),
@@ -49,7 +49,7 @@ def by_kernel(kernels: Sequence[tuple[str, float]], steps: int) -> dict[str, Any
 
 
 def _shorten(name: str) -> str:
-    """Cut in the middle: a template's name starts with what all share and ends with what it computes."""
+    """Cut in the middle, because template names begin alike and end with what the kernel computes."""
     if len(name) <= NAME_CHARACTERS:
         return name
     half = (NAME_CHARACTERS - 3) // 2

@@ -1,8 +1,8 @@
 """Predicted memory of one rank by part, before anything runs. Pure, standard library only.
 
-A ledger is a model, not a measurement: it stands beside the measured peak so that a reader sees which part fills the
-card and where the prediction fails. The engine's descriptor predicts its own part; activations and logits follow from
-model and data alone.
+A ledger is a prediction, not a measurement. It is shown beside the measured peak, so that a reader sees which part
+fills the card and where the prediction is wrong. The engine's descriptor predicts its own part; activations and logits
+follow from model and data alone.
 """
 
 from dataclasses import replace
@@ -16,13 +16,13 @@ from harness.contract.units import DTYPE_BYTES, MIB
 from harness.measure.shapes import Shape, shape_of
 
 WORKSPACE_BYTES = 72 * MIB
-"""What cuBLAS and cuBLASLt allocate through torch on a Hopper card (32 MiB each), and small change."""
+"""What cuBLAS and cuBLASLt allocate through torch on a Hopper card (32 MiB each), and a small remainder."""
 
 
 def predict(spec: RunSpec, shape: Shape | None = None) -> Ledger | None:
     """The ledger of a spec; None for an engine without ledger and for a model whose parameters cannot be counted.
 
-    `shape`: the model's sizes, where they are known from elsewhere than its config.
+    `shape`: the model's sizes, if they are known from a source other than its config.
     """
     shape = shape or shape_of(spec.model.config)
     if shape is None:
@@ -63,7 +63,7 @@ def messages(spec: RunSpec, shape: Shape | None = None) -> tuple[Message, ...] |
 def state_bytes_per_parameter(spec: RunSpec) -> float | None:
     """Training state of one rank, device and host, in bytes per model parameter; None for an engine without ledger."""
     ranks = spec.platform.world_size
-    # As many parameters as ranks: every part divides evenly.
+    # Count as many parameters as there are ranks, so that every part divides evenly.
     own = _of_engine(spec, parameters=ranks, layers=0, block_parameters=0, embedding_parameters=0)
     return None if own is None else (own.state + own.host) / ranks
 
@@ -100,8 +100,8 @@ def _activations(spec: RunSpec, shape: Shape) -> tuple[int, int]:
     Counted from Hugging Face's block. Per token, in elements: a norm keeps its input as float32, the normed input and
     its output, a norm of queries or keys all but its output; attention keeps q and k after rotation, v, its output and
     one float32 a head; the MLP keeps gate, up, activation and product.
-    Compiled, a norm keeps its input and its output, and the MLP makes its product again, unless the engine's hooks
-    split the block. Each expert that a token goes to keeps an MLP's tensors, its input and its output.
+    In a compiled block a norm keeps its input and its output, and the MLP computes its product again, unless the
+    engine's hooks split the block. Each expert that a token goes to keeps an MLP's tensors, its input and its output.
     """
     tokens = spec.data.micro_batch * spec.data.sequence_length
     size = DTYPE_BYTES[spec.numerics.compute]

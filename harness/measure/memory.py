@@ -1,4 +1,4 @@
-"""Memory of one rank: peaks, the driver's and the host's side, the tensors that are its training state, and caps."""
+"""Memory of one rank: peaks, what the driver and the host report, the tensors of its training state, and caps."""
 
 import gc
 import resource
@@ -45,7 +45,7 @@ class Gauge:
         torch.cuda.reset_peak_memory_stats(self._device)
         self._retries_before = torch.cuda.memory_stats(self._device).get("num_alloc_retries", 0)
         free, total = torch.cuda.mem_get_info(self._device)
-        # The cap binds the allocator alone: what NCCL and the context hold does not count against it.
+        # The cap limits the allocator only. Memory of NCCL and of the CUDA context does not count against it.
         self._outside_bytes = 0 if self._capped else total - free - torch.cuda.memory_reserved(self._device)
 
     def close_window(self) -> Memory:
@@ -68,9 +68,8 @@ class Gauge:
 
 
 def announce_refusals() -> None:
-    """Have CUDA's allocator say on the log when it refuses memory, also where somebody catches the error.
-
-    Costs nothing until then. The line is evidence: a rank that swallowed the error and fell silent says nothing else.
+    """Let CUDA's allocator log each refusal of memory, also when the program catches the error. This costs nothing
+    until a refusal. The line is evidence: a rank that caught the error and then hangs logs nothing else.
     """
     attach = getattr(torch._C, "_cuda_attach_out_of_memory_observer", None)
     if attach is not None:
@@ -93,7 +92,8 @@ class PhasePeaks:
         self._peaks: dict[str, int] = {}
 
     def enter(self, phase: str) -> None:
-        """The phase before ends here; the host runs ahead of the device, but the allocator follows the host."""
+        """End the phase before. The host runs ahead of the device, but that does not matter, because the allocator
+        follows the host."""
         self._close()
         self._phase = phase
         if self._cuda:
@@ -159,11 +159,9 @@ def take_inventory(holdings: Iterable[tuple[str, torch.Tensor]], parameters: int
 
 
 def cap_host_memory(cap_gib: float) -> None:
-    """Let this process allocate that much more private memory, then refuse as a full machine would.
-
-    What the imports hold already does not count, as NCCL and the CUDA context do not count against
-    the cap of a GPU's allocator. The refusal is the C library's own: torch reports
-    "DefaultCPUAllocator: can't allocate memory".
+    """Let this process allocate that much more private memory, and then fail as on a full machine. Memory of the
+    imports does not count, just as NCCL and the CUDA context do not count against the cap of a GPU's allocator. The
+    refusal is the C library's own: torch reports "DefaultCPUAllocator: can't allocate memory".
     """
     limit = data_bytes() + int(cap_gib * GIB)
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)

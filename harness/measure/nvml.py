@@ -15,7 +15,7 @@ SLOWDOWNS = {
     "HwThermalSlowdown": "hw_thermal",
     "HwPowerBrakeSlowdown": "power_brake",
 }
-"""NVML's clock-event reasons that mean less than full clocks under load; idle and application clocks do not."""
+"""NVML's clock-event reasons that mean reduced clocks under load. Idle and application clocks are not among them."""
 
 
 def connect() -> Any:

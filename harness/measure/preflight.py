@@ -1,4 +1,4 @@
-"""Two or three seconds before a run: are the devices free, how fast are they, the pipe and the host?"""
+"""Checks of two or three seconds before a run: are the devices free, and how fast are devices, links and host?"""
 
 import time
 from collections.abc import Callable
@@ -14,11 +14,11 @@ _BUDGET_S = 0.8
 _DISPATCH_ROUNDS = 10
 _DISPATCH_CALLS = 500
 IDLE_LIMIT_BYTES = 1024 * MIB
-"""More than this in use by others before the run: the device was not idle. A CUDA context alone takes about half."""
+"""If others use more than this before the run, the device was not idle. A CUDA context alone takes about half of it."""
 
 
 def preflight(device: torch.device, world_size: int) -> dict[str, Any]:
-    """Probe this rank's device and the pipe to its peers; every rank must call it at the same time."""
+    """Measure this rank's device and the link to its peers; every rank must call it at the same time."""
     report: dict[str, Any] = {"device_idle": None, "used_before_bytes": None, "peer_access": None}
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
@@ -67,9 +67,8 @@ def matmul_peak(device: torch.device) -> dict[str, Any]:
 
 
 def dispatch_time(device: torch.device) -> dict[str, Any]:
-    """Host time of one small PyTorch operator, in seconds: what a launch-bound step is made of.
-
-    The best of several rounds; on a CUDA device the kernels wait in their queue, which a round does not fill.
+    """Host time of one small PyTorch operator, in seconds; a launch-bound step consists of such times. The best of
+    several rounds. On a CUDA device the kernels wait in a queue, and a round is too short to fill it.
     """
     small = torch.zeros(1, device=device)
     best = float("inf")

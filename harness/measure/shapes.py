@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """A decoder of equal blocks; in some of them experts may stand in for the MLP."""
+    """A decoder of equal blocks; some of them may have experts in place of the MLP."""
 
     layers: int
     hidden: int
@@ -29,18 +29,18 @@ class Shape:
     norms: int = 2
     """Norms of the residual's width in one block."""
     float_norms: bool = False
-    """Whether a norm keeps the normed input as float32 too."""
+    """Whether a norm also keeps the normed input in float32."""
     inner_norms: int = 0
-    """Elements of one token that pass a norm of queries or keys in one block."""
+    """Elements of one token that go through a norm of queries or keys in one block."""
     expert_layers: int = 0
     """Blocks with experts."""
     experts: int = 0
-    """Per such block; all of them are held."""
+    """Experts per such block; memory holds all of them."""
     active_experts: int = 0
-    """That one token is sent to."""
+    """Experts to which one token is sent."""
     expert_intermediate: int = 0
     shared_intermediate: int = 0
-    """Width of what every token passes beside its experts."""
+    """Width of the shared experts, which every token goes through."""
     expert_vectors: int = 0
     """Biases of one block's experts and router."""
     saved: tuple[float, float] | None = None
@@ -71,7 +71,7 @@ class Shape:
 
     @property
     def active_parameters(self) -> int:
-        """Parameters that one token passes."""
+        """Parameters that compute one token."""
         return self.parameters - self._matrices(self.experts) + self._matrices(self.active_experts)
 
     @property
@@ -81,7 +81,7 @@ class Shape:
 
     @property
     def active_intermediate(self) -> int:
-        """Width of all MLPs that one token passes in the average block."""
+        """Width of all MLPs that one token goes through in the average block."""
         dense = (self.layers - self.expert_layers) * self.intermediate
         sparse = self.expert_layers * (self.active_experts * self.expert_intermediate + self.shared_intermediate)
         return (dense + sparse) // self.layers

@@ -1,7 +1,5 @@
-"""What is read from a training besides losses.
-
-How far parameters move, first outputs, which experts get tokens, and whether the decoder blocks really ran compiled:
-torch.compile gives up in silence but for a warning in a log.
+"""What is read from a training besides losses: how far parameters move, first outputs, which experts get tokens, and
+whether the decoder blocks really ran compiled. When torch.compile gives up, it only writes a warning to a log.
 """
 
 import inspect
@@ -17,7 +15,7 @@ from torch import nn
 from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list
 
 SAMPLE = 2**20
-"""How many elements of a model are watched, evenly spread: a copy of all would not fit beside a large model."""
+"""How many elements of a model are sampled, evenly spread. A copy of all would not fit beside a large model."""
 REST = "embedding, last norm and head"
 """The parameters outside the blocks, as one module, because a bfloat16 norm weight near 1 may not move in ten steps."""
 
@@ -87,7 +85,8 @@ class Routing(Hooked):
 
     def attach(self, name: str, module: nn.Module) -> Any:
         def note(experts: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
-            # Every family hands its experts the indices that the router chose; the weights beside them are no integers.
+            # In every family the experts get the router's indices. The weights beside them are floats, so dtype tells
+            # them apart.
             tensors = (t for t in (*inputs, *named.values()) if torch.is_tensor(t))
             chosen = next((t for t in tensors if t.dtype in (torch.int64, torch.int32)), None)
             held = getattr(experts, "num_experts", None)
@@ -134,7 +133,7 @@ class Outputs(Hooked):
 
 
 _RESUMED = "torch_dynamo_resume_in_forward"
-"""What torch calls the rest of a forward pass behind a graph break."""
+"""Prefix of torch's name for the rest of a forward pass after a graph break."""
 
 
 class CompiledBlocks:
@@ -165,7 +164,7 @@ class CompiledBlocks:
         code = frame.f_code
         if event != "call":
             return
-        # Code that torch made to resume behind a graph break has compiled versions of its own.
+        # Code with which torch resumes after a graph break has compiled versions of its own.
         if code in self._codes or (code.co_name.startswith(_RESUMED) and _debug_get_cache_entry_list(code)):
             self._plain.add(self._block_of(frame))
 

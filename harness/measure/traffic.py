@@ -1,6 +1,6 @@
 """The profiled pass: where a step's time goes on the device, and what travels between the ranks.
 
-Kept apart from the timed pass, whose numbers the profiler would spoil; shares are of the profiled
+It is apart from the timed pass, because the profiler would falsify the timed numbers. Shares are of the profiled
 window. `profile` in a RankResult holds:
 
     steps, window_s             optimizer steps profiled; seconds from the first to the last, synchronized
@@ -38,7 +38,8 @@ Interval = tuple[float, float]
 """A half-open stretch of time, in seconds."""
 _WINDOW = "harness.profiled_window"
 _WAITED_S = 100e-6
-"""A call to CUDA takes a few microseconds; what is beyond this waits for a full queue or for a copy to the host."""
+"""A call to CUDA takes a few microseconds. A call that takes longer than this waits for a full queue or for a copy to
+the host."""
 _US = 1e-6
 _ELEMENT_BYTES = {
     "float": 4,
@@ -54,7 +55,7 @@ _ELEMENT_BYTES = {
 
 
 class TrafficError(HarnessError):
-    """The trace cannot be what the run really did."""
+    """The trace cannot be complete: it lacks something that the run must have done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,7 @@ def _collective(name: str, span: Interval, arguments: dict[str, Any]) -> Collect
     dtype = str(arguments["dtype"]).lower() if "dtype" in arguments else None
     known = elements > 0 and dtype in _ELEMENT_BYTES
     return Collective(
-        # `_allgather_base` and `AllGather` are one thing, named by the call and by the kernel.
+        # `_allgather_base` (name of the call) and `AllGather` (name of the kernel) are the same collective.
         kind=str(kind).lower().replace("_base", "").replace("_", ""),
         duration_s=span[1] - span[0],
         payload_bytes=elements * _ELEMENT_BYTES[dtype] if known and dtype is not None else None,

@@ -62,7 +62,7 @@ class Attempt:
             say(self.notes[-1])
         budget_s = self.until_s or float("inf")
         absent = self.nodes.gather(self.signals, budget_s) if self.nodes else None
-        # Counted from here: a node that a cluster has to make first takes minutes.
+        # The deadline counts from here, because a cluster may take minutes to create a node.
         deadline_s = min(time.monotonic() + self.spec.protocol.deadline_s, budget_s)
         if self.spec.protocol.trials and absent is None:
             self._tune(deadline_s)
@@ -160,7 +160,7 @@ class Attempt:
             exits=exits,
             launcher_exit_code=ending.launcher_exit_code,
             completed=bool(self.results),
-            # A rank killed in its teardown, after it had written its result, has finished.
+            # A rank that was killed in its teardown, after it had written its result, counts as finished.
             cancelled=None if self.results or ending.cancelled == "node" else ending.cancelled,
         )
         if self.nodes and not self.results and ending.cancelled in (None, "node"):
@@ -249,10 +249,10 @@ def _now() -> str:
 def remedy_for(diagnosis: Diagnosis, spec: RunSpec, environment: dict[str, str]) -> Remedy | None:
     """Name of the remedy to try next; None when there is none, it is switched off or was applied already.
 
-    A plain `collective_wedge` has no cure. Near the card's limit its runner-up is an out-of-memory, which the wedge may
-    hide, so it gets the cure of that. An out-of-memory gets the cure of fragmentation although too small a share of
-    the card is fragmented to call that the cause, when fragments and free memory together would have held the request:
-    trying costs one start and tells more than the message.
+    A plain `collective_wedge` has no cure. Near the card's limit a wedge may hide an out-of-memory error, which is then
+    its runner-up, so it gets the cure of that. An out-of-memory error also gets the cure of fragmentation when
+    fragments and free memory together would have held the request, even if too little is fragmented to call that the
+    cause. A try costs one start and tells more than the message.
     """
     if spec.protocol.remedies == "off" or diagnosis.outcome == "ok":
         return None

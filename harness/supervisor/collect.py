@@ -89,7 +89,7 @@ def merge(
         memory_by_rank=[r.memory for r in results],
         state=max((r.state for r in results if r.state), key=_state_bytes, default=None),
         found=first.found,
-        # All parts are one rank's, so that they add up to a time that a rank really took.
+        # Take all parts from one rank, so that they add up to a time that a rank really took.
         startup_s=max((r.startup_s for r in results), key=lambda parts: sum(parts.values())),
         mfu=utilized(causal=False),
         mfu_causal=utilized(causal=True),
@@ -126,7 +126,8 @@ def _most(results: list[RankResult], name: str) -> float | None:
 
 
 def merge_profiles(profiles: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """Mean over ranks of every number of the profiled pass, what is not a number from rank 0; shares by rank."""
+    """Mean over ranks of every number of the profiled pass. Shares are kept for each rank; what is not a number is rank
+    0's."""
     if not profiles:
         return None
     kept = ("nccl_share", "shares", "straggler_wait_s", "gpu_busy_s", "dispatch_s", "error")
@@ -136,7 +137,7 @@ def merge_profiles(profiles: list[dict[str, Any]]) -> dict[str, Any] | None:
 
 
 def merge_preflights(preflights: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """Rank 0's probes, and every rank's matmul peak: one slow card of several must not hide behind the first."""
+    """Rank 0's preflight, and every rank's matmul peak, so that one slow card of several is seen."""
     if not preflights:
         return None
     return preflights[0] | {"matmul_flops_per_s_by_rank": [p["matmul"]["flops_per_s"] for p in preflights]}

@@ -28,7 +28,7 @@ PREFIXES = (
     "FI_", "UCX_", "OMPI_MCA_",
 )  # fmt: skip
 NOISE = ("NVIDIA_REQUIRE_",)
-"""Long variables of base images that no program here reads."""
+"""Long variables that base images set and no program here reads."""
 REMOVED = "<removed>"
 PATH = re.compile(r"(?<![\w./])~?/(?!/)[^\s:,;'\"]*")
 
@@ -91,7 +91,7 @@ def gpu_driver() -> str | None:
     found = re.search(r"Kernel Module\D*(\d+\.[\d.]+)", read_text(Path("/proc/driver/nvidia/version")))
     if found or shutil.which("nvidia-smi") is None:
         return found.group(1) if found else None
-    # A microVM passes the device through without the module's file.
+    # In a microVM the device is there, but the module's file is not.
     query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "--id=0"]
     try:
         answer = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True)
@@ -117,6 +117,7 @@ def host_facts() -> dict[str, Any]:
 
 
 def boot() -> str | None:
-    """Hash of the machine's boot: equal for runs between two boots of one machine, which it does not identify."""
+    """Hash of the machine's boot id. It is equal for all runs of one machine until it reboots, and does not identify
+    the machine."""
     found = read_text(BOOT_ID).strip()
     return hashlib.sha256(found.encode()).hexdigest()[:12] if found else None

@@ -4,7 +4,7 @@ DeepSpeed compiles its operators on first use, into TORCH_EXTENSIONS_DIR. `setup
 the ranks get the same folder, by default inside the Python environment, which stays self-contained.
 
 PyTorch's loader creates `<operator>/lock` while it builds or loads an operator, keeps it open and removes it at the
-end. Other processes wait until it is gone: for ever, when the process that made it was killed.
+end. Other processes wait until the lock is gone. If the process that created it was killed, they wait forever.
 """
 
 import contextlib
@@ -27,11 +27,10 @@ from harness.supervisor.environment import installed_versions
 from harness.supervisor.progress import say
 
 ABANDONED_S = 600
-"""Age from which a lock that no process of this host holds counts as abandoned.
-
-A younger one may belong to another node that shares the folder: a build takes minutes, a load milliseconds."""
+"""A lock of this age that no process of this host holds counts as abandoned. A younger lock may belong to another node
+that shares the folder. A build takes minutes, a load milliseconds."""
 SETTLE_S = 0.5
-"""Time between an owner's closing and removing its lock, in which no process holds it."""
+"""Time between the moments at which an owner closes and removes its lock. In between, no process holds it."""
 
 STAMP = "built.json"
 OPERATORS = {
@@ -72,7 +71,8 @@ def writable_extensions_folder() -> Path:
 
 
 def drop_abandoned_locks(since_s: float | None = None) -> None:
-    """Remove locks that nobody holds: those of our own ranks, made after `since_s` (Unix time), or else old ones."""
+    """Remove locks that nobody holds: those that our own ranks made after `since_s` (Unix time), or without it old
+    ones."""
     border_s = time.time() - ABANDONED_S
     for lock in writable_extensions_folder().glob("*/lock"):
         with contextlib.suppress(FileNotFoundError):
@@ -87,10 +87,10 @@ def drop_abandoned_locks(since_s: float | None = None) -> None:
 
 
 def _is_held(made: os.stat_result) -> bool:
-    """Whether a process of this host has the file open; processes of others cannot be looked into and do not count."""
+    """Whether a process of this host has the file open. Other users' processes cannot be inspected and do not count."""
     wanted = (made.st_dev, made.st_ino)
     for process in Path("/proc").iterdir():
-        # Processes end while we look, and those of others refuse.
+        # A process may end while we look, and other users' processes refuse access.
         with contextlib.suppress(OSError):
             for descriptor in (process / "fd").iterdir() if process.name.isdigit() else ():
                 with contextlib.suppress(OSError):
@@ -133,7 +133,7 @@ def setup(verbose: bool) -> int:
 
 def _build(root: Path, verbose: bool) -> int:
     for folder in OPERATORS.values():
-        # Built for another torch, or left half done with its lock by a build that was killed.
+        # The folder was built for another torch, or a killed build left it incomplete and locked.
         shutil.rmtree(root / folder, ignore_errors=True)
     started_s, log = time.monotonic(), root / "build.log"
     environment = (

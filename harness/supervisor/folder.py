@@ -71,11 +71,10 @@ def _taken(descriptor: int) -> bool:
 
 
 def finished(out: Path, spec: RunSpec) -> Record | None:
-    """The record in `out`; None when there is none, or only a torn one without an outcome.
-
-    A readable record finishes the attempt, for the workflow too. Its numbers count even when files of its list are
-    gone, see `unsound`. Raises SpecError when the folder holds the finished record of another spec or of other code, or
-    one that cannot be opened.
+    """The record in `out`; None when there is none, or only an incomplete one without an outcome. A readable record
+    finishes the attempt, for the workflow too. Its numbers count even when files of its list are gone; see `unsound`.
+    Raises SpecError when the folder holds the finished record of another spec or of other code, or one that cannot be
+    opened.
     """
     path = out / RECORD
     if not path.exists():

@@ -128,7 +128,7 @@ def rank_environment(spec: RunSpec, folder: Path, remedy: dict[str, str]) -> dic
         "HARNESS_SUPERVISOR_PID": str(os.getpid()),
         # torchrun would set 1, the deepspeed launcher nothing. Both get an equal share of the cores instead.
         "OMP_NUM_THREADS": str(max(1, cores // spec.platform.ranks_per_node)),
-        # This spares DeepSpeed's search for a GPU and its warning.
+        # With this variable DeepSpeed does not search for a GPU and does not warn.
         **({"DS_ACCELERATOR": "cpu"} if spec.platform.device == "cpu" else flight_recorder(folder)),
     }
     return environment | spec.environment | remedy

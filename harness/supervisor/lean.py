@@ -1,4 +1,4 @@
-"""Start a launcher with no more imports than it uses: `python -m harness.supervisor.lean MODULE ARGUMENTS...`.
+"""Start a launcher and import only what it uses: `python -m harness.supervisor.lean MODULE ARGUMENTS...`.
 
 The launcher is the real one: its `main` is called as its own command calls it. Before the ranks start it imports all of
 PyTorch and DeepSpeed, and at its end the interpreter frees all of that again. Two bare ranks under a launcher, on two
@@ -7,8 +7,8 @@ quiet shared cores (2026-12, Python 3.11.7, PyTorch 2.13.0, DeepSpeed 0.19.8, me
     torchrun               3.2 s of CPU time and 3.6 s of wall time; with this module 1.8 s and 2.0 s
     DeepSpeed's launcher   4.0 s of CPU time and 6.6 s of wall time; with this module 1.9 s and 1.8 s
 
-It stays because each run gains more than a second. A release with another layout is imported as a whole, and
-tests/supervisor/test_lean.py fails, so that a gain that is gone is seen. Patched: torch's `_meta_registrations` is left
+This module exists because it saves each run more than a second. A release with another layout is imported as a whole.
+Then tests/supervisor/test_lean.py fails and shows that the gain is lost. Patched: torch's `_meta_registrations` is left
 out, DeepSpeed's two `__init__` files are not run, and its launcher stops sleeping when its last rank ends.
 """
 
@@ -57,7 +57,7 @@ def _bare(name: str, *sources: str) -> types.ModuleType:
 
 
 class _Unloaded(types.ModuleType):
-    """A module that knows its version and becomes the real one as soon as it is asked for anything else."""
+    """A module that has a `__version__` and imports the real module when any other attribute is read."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -71,7 +71,7 @@ class _Unloaded(types.ModuleType):
 
 
 def _trim_torchrun() -> None:
-    # Kernels in Python for tensors without data. The launcher has no tensors.
+    # `_meta_registrations` holds kernels for tensors without data. The launcher has no tensors.
     sys.modules["torch._meta_registrations"] = types.ModuleType("torch._meta_registrations")
 
 
@@ -79,7 +79,7 @@ def _trim_deepspeed() -> None:
     # Of DeepSpeed the launcher uses a constant, a logger and the name of the variable that shows a rank its device.
     sys.modules["torch"] = _Unloaded("torch")
     sys.modules["deepspeed"] = _bare("deepspeed")
-    # Looked up only when asked for, because the sources themselves import the package.
+    # Look the name up only now, because the sources themselves import the package.
     sys.modules["deepspeed.utils"] = _bare("deepspeed.utils", "logging", "numa")
 
 
@@ -108,7 +108,7 @@ def load(module: str) -> types.ModuleType:
 def wait_for_all(seconds: float) -> None:
     """Sleep, but return as soon as every child has ended, so that the launcher reacts at once.
 
-    While a child runs, the sleep is as long as ever, so a rank keeps its time between another's death and its end.
+    While a child runs, the sleep keeps its full length, so the other ranks have as much time to end as before.
     """
     import psutil
 

@@ -20,7 +20,7 @@ from harness.measure.nvml import connect, find_gpu, read_gpu
 from harness.supervisor.launch import visible_devices
 
 DOUBTFUL = frozenset({"hw_slowdown", "sw_thermal", "hw_thermal", "power_brake"})
-"""Throttle reasons that flag a cell. A card at its power cap runs as it was built to."""
+"""Throttle reasons that flag a cell. The power cap is not among them, because running at it is normal."""
 
 
 class Telemetry:
@@ -46,7 +46,7 @@ class Telemetry:
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._stop.set()
         if self._thread is not None:
-            # A query to a GPU that fell off the bus may never return: the record must not wait for it.
+            # A query to a GPU that fell off the bus may never return, and the record must not wait for it.
             self._thread.join(timeout=5)
 
     def throttle(self, window_s: tuple[float, float] | None) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ SETTLED_S = 0.3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ending:
-    """The watcher's own knowledge about the end of a try."""
+    """What the watcher itself knows about the end of a try."""
 
     cancelled: str | None
     """preemption, user_cancelled, deadline, stall, node (another node ended it); null: the launcher ended by itself."""
@@ -74,7 +74,7 @@ def watch(
             nodes.stop(cancelled)
         if cancelled in ("stall", "deadline"):
             dump_all(own_ranks, folder, {rank: beat for rank, beat in progress.last.items() if rank < own_ranks})
-        # Hanging ranks get no SIGTERM, because its traces in their logs read like a preemption.
+        # Hanging ranks get no SIGTERM, because in their logs it would look like a preemption.
         if cancelled not in ("stall", "node"):
             processes.end(launcher, processes.TERM_GRACE_S)
     finally:

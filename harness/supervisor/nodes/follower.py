@@ -1,4 +1,4 @@
-"""What the supervisors of nodes 1 and up do: run their ranks of each try, and end when node 0 has delivered."""
+"""The supervisor of node 1 and up: run this node's ranks of each try, and exit when node 0 has delivered."""
 
 import os
 import shutil
@@ -78,7 +78,7 @@ class _Follower:
 
     def serve(self) -> int:
         while True:
-            # Read before the messages are taken, so that a last one is not lost with the connection.
+            # Read this before taking the messages, so that a last message is not lost with the connection.
             lost = self._link.lost
             for message in self._messages():
                 if "launch" in message:
@@ -133,7 +133,7 @@ class _Follower:
         while not self._signals.wait(descriptor, POLL_S):
             self._beat(place)
             if self._signals.cancelled:
-                # Node 0 learns it before the ranks die, or it would take their death for the cause.
+                # Tell node 0 before the ranks die; otherwise it would take their death for the cause.
                 self._link.send(leaving=self._signals.cancelled)
                 return
             if self._link.lost:

@@ -1,4 +1,4 @@
-"""Node 0's view of the other nodes of its run: gathers them, starts their ranks, keeps what they leave."""
+"""Node 0's side of a run over several nodes: wait for the other nodes, start their ranks, keep their files."""
 
 import json
 import re
@@ -92,7 +92,7 @@ class Nodes:
         return next(iter(self._links.values())).own_address
 
     def gather(self, signals: Signals, until_s: float) -> Diagnosis | None:
-        """Wait for every node; a diagnosis that names the missing ones when they do not come in time."""
+        """Wait for every node. If some do not come in time, return a diagnosis that names them."""
         started_s = time.monotonic()
         until_s = min(until_s, started_s + self.spec.protocol.startup_stall_s)
         say(f"  node 0 waits for {self.spec.platform.nodes - 1} more on port {self.place.port}")
@@ -141,7 +141,8 @@ class Nodes:
             self._correct_clocks(node, folder)
 
     def _correct_clocks(self, node: int, folder: Path) -> None:
-        """Turn times of a node's exits into times of this node's clock: the earliest end is the cause."""
+        """Convert the times at which a node's ranks ended to this node's clock, because the earliest end is the
+        cause."""
         for rank in ranks_of(self.spec, node):
             path = folder / f"exit-{rank}.json"
             with suppress(OSError, ValueError, TypeError, KeyError):
@@ -160,7 +161,7 @@ class Nodes:
             if node in self._leaving:
                 outcome, how = self._leaving[node], "was told to end"
             elif link.lost:
-                # As with signals: inside a pod or a Slurm job a node that vanishes was taken away.
+                # Inside a pod or a Slurm job, a node that vanishes counts as preempted, as with signals.
                 outcome, how = "preemption" if self._scheduled else "network_fault", link.lost
             else:
                 continue
@@ -174,10 +175,9 @@ class Nodes:
         return None
 
     def never_met(self, silent_s: float, started: frozenset[int]) -> Diagnosis:
-        """The diagnosis when all supervisors are here and no rank came to its first step, nor said why.
-
-        `started`: ranks that gave a sign of life. The launchers start theirs once all have reached node 0's, so one
-        node that cannot keeps all others waiting.
+        """The diagnosis when all supervisors are connected but no rank reached its first step or said why. `started`:
+        ranks that sent a heartbeat. The launchers start their ranks when all of them have reached node 0's launcher, so
+        one node that cannot reach it keeps all others waiting.
         """
         absent = [n for n in range(1, self.spec.platform.nodes) if started.isdisjoint(ranks_of(self.spec, n))]
         who = ", ".join(self.name(node) for node in absent)
@@ -191,12 +191,12 @@ class Nodes:
         )
 
     def stop(self, reason: str | None) -> None:
-        """End the try on every node. Ranks whose launcher ended here by itself get time to do the same there."""
+        """End the try on every node. If this node's launcher ended by itself, the others get time to do so too."""
         for link in self._links.values():
             link.send(stop=reason, grace_s=0.0 if reason else FATE_S)
 
     def settle(self, folder: Path, reason: str | None) -> None:
-        """See to the end of the try on every node and wait, for a bounded time, for the files that they send."""
+        """End the try on every node, and wait a limited time for the files that the nodes send."""
         if reason is None:
             self.stop(None)
         until_s = time.monotonic() + SETTLE_S
@@ -212,7 +212,7 @@ class Nodes:
         for link in self._links.values():
             link.send(finished=code)
         for link in self._links.values():
-            # Each answers by closing its end. Closing first could take the last message away from it.
+            # Each node answers by closing its end. If this side closed first, the last message could be lost.
             end_s = time.monotonic() + HELLO_S
             while not link.lost and time.monotonic() < end_s:
                 time.sleep(0.02)

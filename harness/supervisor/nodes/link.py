@@ -1,7 +1,7 @@
-"""Two supervisors talk: where a node is told who it is, and the connection over which they share their fate.
+"""A node's place in the run, and the connection between two supervisors.
 
-Messages are JSON objects, one a line. Both sides send a line at least every PING_S, so that silence means a lost node
-whatever became of it: a killed process closes its connection, a dropped network says nothing.
+Messages are JSON objects, one a line. Both sides send a line at least every PING_S, so silence always means a lost
+node. A killed process closes its connection, but a cut network does not.
 """
 
 import base64
@@ -25,13 +25,13 @@ from harness.contract.spec import RunSpec
 
 PING_S = 2.0
 SILENCE_S = 30.0
-"""A node that says nothing for this long is lost."""
+"""A node that sends nothing for this long counts as lost."""
 LONGEST_LINE_BYTES = 4 * 2**20
 CHUNK_BYTES = 2**20
 LARGEST_FILE_BYTES = 64 * 2**20
 """Only the end of a larger file travels."""
 PORTS = range(12000, 15000)
-"""Below those of the ranks (`launch.PORTS`), which are taken while this one is in use."""
+"""Ports below those of the ranks (`launch.PORTS`), because both are in use at the same time."""
 RANK_VARIABLES = ("HARNESS_NODE_RANK", "JOB_COMPLETION_INDEX", "SLURM_NODEID", "SLURM_PROCID")
 ADDRESS_VARIABLE = "HARNESS_RENDEZVOUS"
 
@@ -120,7 +120,7 @@ class Link:
         with open(path, "rb") as file:
             file.seek(max(0, path.stat().st_size - LARGEST_FILE_BYTES))
             chunk = file.read(CHUNK_BYTES)
-            # An empty file travels too: a log in which a rank said nothing tells that the rank was started.
+            # Send empty files too: an empty log shows that the rank was started.
             while True:
                 self.send(file=name, data=base64.b64encode(zlib.compress(chunk, 1)).decode())
                 chunk = file.read(CHUNK_BYTES)
@@ -128,7 +128,7 @@ class Link:
                     break
 
     def take(self, timeout_s: float = 0.0) -> list[dict[str, Any]]:
-        """The messages that have come; waits for a first one at most so long."""
+        """The messages that have arrived; waits at most this long for the first one."""
         found = []
         with suppress(queue.Empty):
             found.append(self._messages.get(timeout=timeout_s) if timeout_s > 0 else self._messages.get_nowait())
@@ -173,7 +173,7 @@ def unpack(data: str) -> bytes:
 
 
 def network_variables(address: str) -> dict[str, str]:
-    """Make gloo use the interface that leads to the other nodes: by itself it takes that of the host's name.
+    """Make gloo use the interface that leads to the other nodes. By default it uses the interface of the host's name.
 
     A variable that the user has set stays. NCCL finds its interfaces itself.
     """
