@@ -1,7 +1,9 @@
 """The command `dtbench`: its help, studies through Snakemake, and the harness's own commands."""
 
+import json
 import os
 import re
+import resource
 import subprocess
 import sys
 import tomllib
@@ -60,9 +62,7 @@ def test_help_imports_nothing_heavy() -> None:
 
 
 def test_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["--version"])
-    assert ended.value.code == 0
+    assert cli.main(["--version"]) == 0
     assert capsys.readouterr().out == f"dtbench {version('distributed-training-bench')}\n"
 
 
@@ -88,7 +88,6 @@ def test_check_refuses_an_unknown_study(capsys: pytest.CaptureFixture[str], monk
          "snakemake --profile gke -n --config study=h200-x2-2026 rerun=failed"),
         ("start quick -- frontier --cores 2", "snakemake --profile local frontier --cores 2 --config study=quick"),
         ("report published --results /r", "snakemake --profile local report --config study=published results=/r"),
-        ("plan quick", "snakemake --profile local plan --config study=quick"),
         ("report ./my.yaml", f"snakemake --profile local report --config study={ROOT}/my.yaml"),
     ],
 )  # fmt: skip
@@ -154,3 +153,28 @@ def test_only_what_is_required_is_asked_for(command: str, missing: str, capsys: 
     with pytest.raises(SystemExit):
         cli.main([command])
     assert capsys.readouterr().err.endswith(f"the following arguments are required: {missing}\n")
+
+
+def test_a_plan_of_1000_runs_is_quick(tmp_path: Path) -> None:
+    (tmp_path / "many.yaml").write_text("platforms: [cpu-x2, cpu-x4]\nmodel: {name: tiny}\nrepeats: 28\n")
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = dtbench("plan", "many.yaml", "--results", "out", stdout=subprocess.PIPE, cwd=tmp_path)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Bill: 1008 runs, 0 cached, 1008 to run\n")
+    assert len(json.loads((tmp_path / "out/many/plan.json").read_text())["specs"]) == 1008
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 3
+
+
+def test_a_plan_over_the_limit_is_not_written(tmp_path: Path) -> None:
+    for words in (("--max-usd", "1"), ("-n",)):
+        done = dtbench("plan", "quick", "--results", str(tmp_path), *words, stdout=subprocess.PIPE, cwd=ROOT)
+        assert done.stdout.startswith("Bill: 36 runs")
+        assert (done.returncode, done.stderr[:16]) == ((64, "error: --max-usd") if len(words) > 1 else (0, ""))
+        assert not list(tmp_path.iterdir())
+
+
+def test_a_plan_refuses_arguments_for_snakemake(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["plan", "quick", "--", "--cores", "2"])
+    assert "unrecognized arguments: --cores 2" in capsys.readouterr().err

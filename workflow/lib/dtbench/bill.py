@@ -114,6 +114,13 @@ def print_bill(matrix: Matrix, results: Path, rerun: frozenset[str] = frozenset(
     return bill
 
 
+def announce(matrix: Matrix, results: Path, rerun: frozenset[str], max_usd: float | None) -> None:
+    """Print the bill of a study whose folder lies in `results`. Raises SpecError as `refuse_above` does."""
+    bill = print_bill(matrix, results / matrix.study.name, rerun)
+    if max_usd is not None:
+        refuse_above(bill, max_usd)
+
+
 def refuse_above(bill: Bill, max_usd: float) -> None:
     """Raises SpecError when a bill is higher than `--max-usd` or cannot be known."""
     if bill.gaps:

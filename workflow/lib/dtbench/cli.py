@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from dtbench.arguments import amount, share
 from harness import cli as harness
@@ -23,8 +22,8 @@ STUDIES = {
     "report": "rebuild a study's report from its stored records",
     "plan": "write a study's missing runs for `dtbench batch`, for a machine without Snakemake",
 }
-TARGETS = {"start": [], "report": ["report"], "plan": ["plan"]}
-"""Command -> Snakemake's targets for it; none: the default target."""
+TARGETS = {"start": [], "report": ["report"]}
+"""Command that becomes Snakemake -> its targets; none: the default target."""
 BEFORE = {
     "fit": "predict which configs of a model fit on which GPUs",
     "init": "write a study of the configs worth measuring for a model, on this machine or given cards",
@@ -49,7 +48,7 @@ HELP = "\n".join(
     (
         "dtbench finds out which sharding engine and setting trains a model fastest, what it costs and if it fits.",
         "\nusage: dtbench COMMAND ...        dtbench COMMAND --help        dtbench --version",
-        "\nstudies (through Snakemake, which works without this command too: snakemake --profile local):",
+        "\nstudies (start and report call Snakemake, which works without this command too):",
         *(f"  {name:<10}{text}" for name, text in STUDIES.items()),
         "\nbefore you rent GPUs:",
         *(f"  {name:<10}{text}" for name, text in BEFORE.items()),
@@ -96,8 +95,12 @@ def _main(given: list[str]) -> int:
     if not given or given[0] in ("-h", "--help"):
         print(HELP)
         return 0
+    if given[0] == "--version":
+        print(f"dtbench {import_module('importlib.metadata').version('distributed-training-bench')}")
+        return 0
     own, extra = (given[: given.index("--")], given[given.index("--") + 1 :]) if "--" in given else (given, [])
-    options = _parser(next(iter(own), "")).parse_args(own)
+    # Only a command that becomes Snakemake has arguments to pass on to it.
+    options = _parser(next(iter(own), "")).parse_args(own if own[:1] and own[0] in TARGETS else given)
     from harness.contract import exitcodes
     from harness.contract.errors import HarnessError
 
@@ -107,7 +110,7 @@ def _main(given: list[str]) -> int:
             return int(work(options, _root()))
         if options.command in RECORDS:
             return {"compare": _compare, "load": _load, "site": _site}[options.command](options)
-        return _check(options.study) if options.command == "check" else _snakemake(options, extra)
+        return _check(options.study) if options.command == "check" else _study(options, extra)
     except HarnessError as error:
         print(f"error: {error}", file=sys.stderr)
         return exitcodes.CONFIG
@@ -115,7 +118,6 @@ def _main(given: list[str]) -> int:
 
 def _parser(command_given: str) -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="dtbench", usage="dtbench COMMAND ...")
-    top.add_argument("--version", action=_Version, nargs=0)
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True, prog="dtbench")
     for name, text in (BEFORE | CLOUD).items():
         command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
@@ -128,8 +130,10 @@ def _parser(command_given: str) -> argparse.ArgumentParser:
             command.usage, command.description = "dtbench check [STUDY | FOLDER]", _CHECK
             command.epilog = "exit status for a folder: 0 all of it holds; 1 something does not; 2 nothing to check"
             continue
-        command.usage = f"dtbench {name} [OPTIONS] [STUDY] [-- SNAKEMAKE ARGUMENTS]"
-        command.add_argument("--profile", default="local", help="where runs start: local (default), slurm or gke")
+        command.usage = f"dtbench {name} [OPTIONS] [STUDY]"
+        if name in TARGETS:
+            command.usage += " [-- SNAKEMAKE ARGUMENTS]"
+            command.add_argument("--profile", default="local", help="where runs start: local (default), slurm or gke")
         command.add_argument("--results", metavar="FOLDER", help="folder of all results (default: results)")
         command.add_argument("-n", "--dry-run", action="store_true", help="show what would be done; do nothing")
         if name != "report":
@@ -221,16 +225,6 @@ def _compare(options: argparse.Namespace) -> int:
     return found.exit_status
 
 
-class _Version(argparse.Action):
-    """Prints the version, which is looked up only then."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *ignored: Any) -> None:
-        from importlib.metadata import version
-
-        print(f"dtbench {version('distributed-training-bench')}")
-        parser.exit()
-
-
 def _root() -> Path:
     """The checkout: the folder above the current one with a Snakefile, else the one that this file lies in."""
     from harness.contract.errors import HarnessError
@@ -261,38 +255,46 @@ def _check(study: str) -> int:
     return 0
 
 
-def _bill(study: str, root: Path, results: Path, options: argparse.Namespace) -> None:
-    """Print what the study will cost. Raises SpecError when `--max-usd` is given and the cost is higher or unknown."""
-    from dtbench.bill import print_bill, refuse_above
-    from dtbench.study.matrix import load_matrix
-    from dtbench.workflow import parse_rerun
-
-    matrix = load_matrix(study, root)
-    bill = print_bill(matrix, results / matrix.study.name, parse_rerun(options.rerun))
-    if options.max_usd is not None:
-        refuse_above(bill, options.max_usd)
-
-
-def _snakemake(options: argparse.Namespace, extra: list[str]) -> int:
-    """Become Snakemake with the profile and the study; does not return."""
-    from dtbench.bill import PRINTED
-    from dtbench.study.here import refuse_here
-    from dtbench.study.matrix import load_matrix
-
+def _study(options: argparse.Namespace, extra: list[str]) -> int:
     root, study = _root(), Path(options.study)
     # A path is the caller's; Snakemake looks from the checkout.
     name = str(study.resolve()) if study.suffix in (".yaml", ".yml") or len(study.parts) > 1 else options.study
+    results = Path(options.results).resolve() if options.results else root / "results"
+    return (_plan if options.command == "plan" else _snakemake)(name, root, results, options, extra)
+
+
+def _plan(name: str, root: Path, results: Path, options: argparse.Namespace, extra: list[str]) -> int:
+    """Print the bill and write the plan, without Snakemake: that takes longer to start than this for 1,000 runs."""
+    from dtbench.bill import announce
+    from dtbench.study.matrix import load_matrix
+    from dtbench.workflow import parse_rerun, plan
+
+    matrix, rerun = load_matrix(name, root), parse_rerun(options.rerun)
+    announce(matrix, results, rerun, options.max_usd)
+    if not options.dry_run:
+        plan(matrix, results, rerun)
+    return 0
+
+
+def _snakemake(name: str, root: Path, results: Path, options: argparse.Namespace, extra: list[str]) -> int:
+    """Become Snakemake with the profile and the study; does not return."""
+    from dtbench.bill import PRINTED, announce
+    from dtbench.study.here import refuse_here
+    from dtbench.study.matrix import load_matrix
+    from dtbench.workflow import parse_rerun
+
     config = {"study": name, "rerun": getattr(options, "rerun", None)}
     if options.results:
-        config["results"] = str(Path(options.results).resolve())
+        config["results"] = str(results)
     # Files that the study names may be relative to where the caller is.
     environment = os.environ | {"DTBENCH_CALLER": str(Path.cwd())}
     words = [*TARGETS[options.command], *extra, *(["-n"] if options.dry_run else [])]
     if options.command != "report" and not [word for word in extra[:1] if not word.startswith("-")]:
-        _bill(name, root, Path(config.get("results") or root / "results"), options)
+        matrix = load_matrix(name, root)
+        announce(matrix, results, parse_rerun(options.rerun), options.max_usd)
         environment[PRINTED] = "1"
         if Path(options.profile).name != "local":
-            refuse_here(load_matrix(name, root).study.platforms, options.profile)
+            refuse_here(matrix.study.platforms, options.profile)
     pairs = [f"{key}={value}" for key, value in config.items() if value is not None]
     command = ["snakemake", "--profile", options.profile, *words, "--config", *pairs]
     print(shlex.join(command), flush=True)

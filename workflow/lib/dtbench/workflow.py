@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dtbench.results.store import is_current, missing, scan, sources, wanted
+from dtbench.results.store import is_current, missing, scan, sources, wanted, write_plan
 from dtbench.slurm import slurm_request
 from dtbench.study.cell import at
 from dtbench.study.matrix import Matrix
@@ -184,3 +184,20 @@ class Plan:
         run, _, attempt = path.rpartition("/a")
         spec = next(spec for known, spec in self.specs.items() if known.rpartition("/a")[0] == run)
         return at(spec, attempt=int(attempt))
+
+
+def plan(matrix: Matrix, results: Path, rerun: frozenset[str]) -> None:
+    """Write what is missing of a study below the folder of all results. Raises SpecError if it is not writable."""
+    own = results / matrix.study.name
+    _check_folder(str(own))
+    check_writable(str(own))
+    write_plans(matrix, own, rerun)
+
+
+def write_plans(matrix: Matrix, results: Path, rerun: frozenset[str]) -> None:
+    """Write what is missing, most wanted first, for `dtbench batch` and `dtbench frontier`."""
+    write_plan(results, Plan.of(matrix, results, rerun).missing, matrix.groups)
+    if matrix.study.frontier:
+        from dtbench.report.frontier_rows import write_frontier_plan
+
+        write_frontier_plan(matrix, results)
