@@ -164,6 +164,11 @@ def _traffic(record: Record, m: Measured, done: Counter[str]) -> Iterator[str]:
         return
     done["traffic held against the run's own all-reduce"] += 1
     ranks = record.spec.platform.world_size
+    by_node = (m.preflight or {}).get("bus_bytes_per_s_by_node")
+    if isinstance(by_node, list):
+        # HSDP and hpZ exchange inside a node, which is faster than the all-reduce over all nodes.
+        bus = max([bus, *(rate for rate in by_node if isinstance(rate, int | float))])
+        ranks = record.spec.platform.ranks_per_node
     for kind in (kind for kind in RING if kind in collectives):
         payload, time_s = _number(collectives, kind, "payload_bytes"), _number(collectives, kind, "time_s")
         rate = RING[kind] * (ranks - 1) / ranks * payload / time_s if payload and time_s else 0.0

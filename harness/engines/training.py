@@ -65,7 +65,7 @@ class Training:
     def check_hardware(self) -> None:
         """Probe device and pipe, when the protocol asks for it."""
         if self._spec.protocol.preflight:
-            self._preflight = preflight(self._context.device, self._context.world_size)
+            self._preflight = preflight(self._context.device, self._spec.platform)
             self._startup.end("preflight")
 
     def build(self) -> None:

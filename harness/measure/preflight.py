@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from harness.contract.platform import Platform
 from harness.contract.units import MIB
 from harness.measure import clock
 
@@ -17,7 +18,7 @@ IDLE_LIMIT_BYTES = 1024 * MIB
 """If others use more than this before the run, the device was not idle. A CUDA context alone takes about half of it."""
 
 
-def preflight(device: torch.device, world_size: int) -> dict[str, Any]:
+def preflight(device: torch.device, platform: Platform) -> dict[str, Any]:
     """Measure this rank's device and the link to its peers; every rank must call it at the same time."""
     report: dict[str, Any] = {"device_idle": None, "used_before_bytes": None, "peer_access": None}
     if device.type == "cuda":
@@ -34,7 +35,12 @@ def preflight(device: torch.device, world_size: int) -> dict[str, Any]:
         }
     report["matmul"] = matmul_peak(device)
     report["dispatch"] = dispatch_time(device)
-    report["all_reduce"] = all_reduce_bandwidth(device, world_size) if world_size > 1 else None
+    report["all_reduce"] = all_reduce_bandwidth(device) if platform.world_size > 1 else None
+    if platform.nodes > 1 and platform.ranks_per_node > 1:
+        # Ranks of one node follow each other. NCCL holds memory for a group, so it must not outlive the probe.
+        node, _ = dist.new_subgroups(platform.ranks_per_node)
+        report["node_all_reduce"] = all_reduce_bandwidth(device, node)
+        dist.destroy_process_group(node)
     if device.type == "cuda":
         torch.cuda.empty_cache()
     return report
@@ -82,26 +88,28 @@ def dispatch_time(device: torch.device) -> dict[str, Any]:
     return {"calls": _DISPATCH_CALLS, "s_per_call": best / _DISPATCH_CALLS}
 
 
-def all_reduce_bandwidth(device: torch.device, world_size: int) -> dict[str, Any]:
-    """Bus bandwidth of a large all-reduce, as nccl-tests define it: bytes / time * 2 (W - 1) / W.
+def all_reduce_bandwidth(device: torch.device, group: dist.ProcessGroup | None = None) -> dict[str, Any]:
+    """Bus bandwidth of a large all-reduce over a group, as nccl-tests define it: bytes / time * 2 (W - 1) / W.
 
+    Over all ranks of several nodes it is the bandwidth of the slowest link between nodes.
     Source: https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
     """
+    ranks = dist.get_world_size(group)
     cuda = device.type == "cuda"
     message_bytes = (256 if cuda else 8) * MIB
     message = torch.ones(message_bytes // 4, dtype=torch.float32, device=device)
 
     def reduce() -> None:
-        dist.all_reduce(message)
+        dist.all_reduce(message, group=group)
 
     clock.barrier(device)
     warm = torch.tensor([_seconds_per_call(device, reduce, 2)], device=device)
     # The ranks must agree on how often they call.
-    dist.all_reduce(warm, op=dist.ReduceOp.MAX)
+    dist.all_reduce(warm, op=dist.ReduceOp.MAX, group=group)
     calls = max(2, min(100, int(_BUDGET_S / max(warm.item(), 1e-6))))
     seconds = _seconds_per_call(device, reduce, calls)
     return {
         "message_bytes": message_bytes,
-        "bus_bytes_per_s": message_bytes / seconds * 2 * (world_size - 1) / world_size,
-        "backend": dist.get_backend(),
+        "bus_bytes_per_s": message_bytes / seconds * 2 * (ranks - 1) / ranks,
+        "backend": dist.get_backend(group),
     }

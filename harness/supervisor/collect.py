@@ -95,7 +95,7 @@ def merge(
         mfu_causal=utilized(causal=True),
         flags=flags(results, spec, step_times_s, bool(DOUBTFUL & set(throttle))),
         profile=merge_profiles([r.profile for r in results if r.profile]),
-        preflight=merge_preflights([r.preflight for r in results if r.preflight]),
+        preflight=merge_preflights([r.preflight for r in results if r.preflight], spec.platform.ranks_per_node),
         ledger=first.ledger,
     )
 
@@ -136,11 +136,18 @@ def merge_profiles(profiles: list[dict[str, Any]]) -> dict[str, Any] | None:
     return merged | {"by_rank": by_rank}
 
 
-def merge_preflights(preflights: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """Rank 0's preflight, and every rank's matmul peak, so that one slow card of several is seen."""
+def merge_preflights(preflights: list[dict[str, Any]], ranks_per_node: int) -> dict[str, Any] | None:
+    """Rank 0's preflight, with every rank's matmul peak and the bus bandwidth inside each of several nodes.
+
+    So one slow card or node of several is seen.
+    """
     if not preflights:
         return None
-    return preflights[0] | {"matmul_flops_per_s_by_rank": [p["matmul"]["flops_per_s"] for p in preflights]}
+    merged = preflights[0] | {"matmul_flops_per_s_by_rank": [p["matmul"]["flops_per_s"] for p in preflights]}
+    if merged.pop("node_all_reduce", None):
+        by_node = [p["node_all_reduce"]["bus_bytes_per_s"] for p in preflights[::ranks_per_node]]
+        merged["bus_bytes_per_s_by_node"] = by_node
+    return merged
 
 
 def flags(results: list[RankResult], spec: RunSpec, step_times_s: list[float], throttled: bool) -> tuple[str, ...]:

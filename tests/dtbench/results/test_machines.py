@@ -150,3 +150,14 @@ def test_many_machines_share_a_row(tmp_path: Path, study: Load) -> None:
     lay(tmp_path, matrix, places)
     (row,) = build(matrix, tmp_path).machines
     assert (row.machine, row.runs) == ("9 machines", 9)
+
+
+def test_the_slowest_nodes_bandwidth_is_shown(tmp_path: Path, study: Load) -> None:
+    matrix = study(GPU_STUDY)
+    record = on(make_record(run_of(matrix, "ddp", 1)), "a")
+    assert record.measured is not None
+    preflight = {"matmul": {"flops_per_s": 1e12}, "all_reduce": {"bus_bytes_per_s": 2e9}}
+    preflight |= {"bus_bytes_per_s_by_node": [4e11, 3e11]}
+    measured = structs.replace(record.measured, preflight=preflight)
+    write_record(tmp_path, structs.replace(record, measured=measured))
+    assert "| 2.0 (300.0 in a node) |" in write_report(matrix, tmp_path).read_text()

@@ -95,6 +95,8 @@ LOOSE = {
         {"matmul": {"flops_per_s": "fast"}, "all_reduce": {"bus_bytes_per_s": [1]}},
         {"dispatch": {"s_per_call": 10**400}},
         {"dispatch": True},
+        {"bus_bytes_per_s_by_node": "x"},
+        {"bus_bytes_per_s_by_node": [[], "x"]},
     ],
     "measured.profile": [
         {"shares": 5},

@@ -239,6 +239,9 @@ def test_only_private_text_is_nothing_to_check(tmp_path: Path) -> None:
     [
         lambda r: r["measured"].update(profile={"collectives": {"allgather": 7}, "shares": []}),
         lambda r: r["measured"].update(preflight={"matmul": "fast", "matmul_flops_per_s_by_rank": "x"}),
+        lambda r: r["measured"].update(
+            preflight={"all_reduce": {"bus_bytes_per_s": 1}, "bus_bytes_per_s_by_node": [{}]}
+        ),
         lambda r: r["measured"].update(ledger={"x": {"y": [1]}}),
         lambda r: r["files"].append({"path": "../../../../../../etc/passwd", "size_bytes": 1, "sha256": "0"}),
         lambda r: r.update(measured=7),

@@ -155,3 +155,15 @@ def test_energy_is_summed_over_ranks() -> None:
 def test_every_ranks_matmul_peak_is_kept() -> None:
     ranks = [result(i, preflight={"matmul": {"flops_per_s": peak}}) for i, peak in enumerate((8e14, 6e14))]
     assert (collect.merge(ranks, SPEC).preflight or {})["matmul_flops_per_s_by_rank"] == [8e14, 6e14]
+
+
+def test_every_nodes_bandwidth_is_kept() -> None:
+    spec = make_spec(
+        "ddp", protocol__warmup_steps=1, protocol__timed_steps=2, platform__world_size=4, platform__nodes=2
+    )
+    plain = {"matmul": {"flops_per_s": 8e14}, "all_reduce": {"bus_bytes_per_s": 1e9}}
+    inside = (4e11, 4e11, 3e11, 3e11)
+    ranks = [result(i, preflight=plain | {"node_all_reduce": {"bus_bytes_per_s": b}}) for i, b in enumerate(inside)]
+    preflight = collect.merge(ranks, spec).preflight or {}
+    assert preflight["bus_bytes_per_s_by_node"] == [4e11, 3e11]
+    assert "node_all_reduce" not in preflight

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from harness.contract.engines.traffic import crossing
+from harness.contract.measured import Measured
 from harness.measure.ledger import messages
 from tests.supervisor.nodes.lab import namespaces, pair
 
@@ -36,15 +37,27 @@ def slow_link(namespaces: tuple[str, str]) -> Iterator[None]:
         subprocess.run(["tc", "-n", name, "qdisc", "del", "dev", "veth0", "root"], check=True)
 
 
-def _step_s(pair: Any, config: str, nodes: int) -> float:
-    """Median step of a run of two ranks a node, each node on a core of its own."""
-    changes = {"platform__world_size": 2 * nodes, "platform__nodes": nodes, "protocol__parity_steps": 0}
+def _measured(pair: Any, config: str, nodes: int, **changes: Any) -> Measured:
+    """A run of two ranks a node, each node on a core of its own."""
+    changes |= {"platform__world_size": 2 * nodes, "platform__nodes": nodes, "protocol__parity_steps": 0}
     made = pair(config, folder=f"{config}-{nodes}", protocol__warmup_steps=2, protocol__timed_steps=5, **changes)
     running = [node.begin(core=rank) for rank, node in enumerate(made[:nodes])]
     assert [node.wait(400) for node in running] == [0] * nodes, running[0].stdout + running[0].stderr
     measured = running[0].record.measured
     assert measured is not None, running[0].record.diagnosis
-    return statistics.median(measured.step_times_s)
+    return measured
+
+
+def _step_s(pair: Any, config: str, nodes: int) -> float:
+    return statistics.median(_measured(pair, config, nodes).step_times_s)
+
+
+def test_the_preflight_measures_the_link(pair: Any, slow_link: None) -> None:
+    preflight = _measured(pair, "fsdp2-hsdp", 2, protocol__preflight=True).preflight or {}
+    between = preflight["all_reduce"]["bus_bytes_per_s"]
+    assert between == pytest.approx(RATE_BITS_PER_S / 8, rel=0.15)
+    assert min(preflight["bus_bytes_per_s_by_node"]) > 5 * between, "ranks of one node do not share the slow link"
+    assert len(preflight["bus_bytes_per_s_by_node"]) == 2
 
 
 def test_a_slow_link_costs_what_crosses_it(pair: Any, slow_link: None) -> None:

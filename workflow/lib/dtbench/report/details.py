@@ -160,6 +160,8 @@ class MachineRow(NamedTuple):
     driver: str | None
     matmul_tflops: float | None
     bus_gb_per_s: float | None
+    node_bus_gb_per_s: float | None
+    """The same inside the slowest of several nodes."""
     dispatch_us: float | None
 
 
@@ -200,6 +202,7 @@ def _machine(platform: str, machine: str, ended: list[Attempt]) -> MachineRow:
         driver=driver if isinstance(driver, str) else None,
         matmul_tflops=_preflight(ended, "matmul", "flops_per_s", 1 / TERA),
         bus_gb_per_s=_preflight(ended, "all_reduce", "bus_bytes_per_s", 1 / GB),
+        node_bus_gb_per_s=_slowest_node(ended),
         dispatch_us=_preflight(ended, "dispatch", "s_per_call", US),
     )
 
@@ -209,6 +212,14 @@ def _preflight(ended: list[Attempt], probe: str, figure: str, factor: float) -> 
     preflights = [e.record.measured.preflight for e in ended if e.record.measured]
     found = [value for plain in preflights if (value := number(plain, probe, figure)) is not None]
     return statistics.median(found) * factor if found else None
+
+
+def _slowest_node(ended: list[Attempt]) -> float | None:
+    """The bus bandwidth inside the slowest node in GB/s, as the median over the runs."""
+    plain = [(e.record.measured.preflight or {}).get("bus_bytes_per_s_by_node") for e in ended if e.record.measured]
+    nodes = [[number(rate) for rate in rates] for rates in plain if isinstance(rates, list)]
+    found = [min(known) for rates in nodes if (known := [rate for rate in rates if rate is not None])]
+    return statistics.median(found) / GB if found else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
