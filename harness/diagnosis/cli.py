@@ -1,4 +1,4 @@
-"""`python -m harness diagnose`: what happened, from whatever log lies around."""
+"""Find in logs which rank failed first, and why."""
 
 import argparse
 import contextlib

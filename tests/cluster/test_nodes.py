@@ -77,7 +77,7 @@ def test_two_pods_delivering_at_once_leave_one_record(clone, kube, bucket, add_n
     node.isolate()
     kube.core.delete_node(node.node.name)
     add_node("b")
-    # Kubernetes gives a pod of a deleted node up after 40 to 60 s.
+    # Kubernetes gives up a pod of a deleted node after 40 to 60 s.
     until(lambda: arrived == {b"1", b"2"}, 150, "both pods to deliver their records")
     both.set()
     assert client.wait(120) == 0, clone.said()

@@ -140,7 +140,7 @@ def test_an_overwritten_file_blocks_no_other_run(clone, new_clone, kube, bucket,
     )  # fmt: skip
     assert outcomes(other) == ["deadline"]
     assert other.parts() == []
-    # What it says is what helps.
+    # The message must say what to do.
     for listed in bucket.objects():
         if listed.startswith(attempt):
             bucket.delete(listed)

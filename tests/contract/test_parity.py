@@ -1,4 +1,4 @@
-"""The gate's pure part: promises against findings."""
+"""The pure part of the parity gate: it compares promises with what was measured."""
 
 import pytest
 from msgspec import structs

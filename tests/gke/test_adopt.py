@@ -1,4 +1,4 @@
-"""Whose a Job is, and what it was made with."""
+"""Whether a Job belongs to a run, and with which settings it was created."""
 
 import copy
 import json

@@ -1,4 +1,4 @@
-"""Two calls of one study: what each takes from the other, which is nothing."""
+"""Two calls for one study at the same time do not disturb each other."""
 
 import os
 import subprocess

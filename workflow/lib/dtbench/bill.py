@@ -19,7 +19,7 @@ from harness.contract.spec import RunSpec
 OLD_DAYS = 30
 """A price read longer ago than this is called old."""
 NEWEST = 20
-"""Records of a cell that are read at most, so that a bill takes no longer than a look at it."""
+"""Most records of a cell that are read, so that a bill appears at once."""
 PRINTED = "DTBENCH_BILL_PRINTED"
 """Variable that `dtbench` sets for the Snakemake that it becomes: the bill is on the screen already."""
 SECONDS_PER_MINUTE, SECONDS_PER_HOUR = 60, 3600
@@ -32,9 +32,9 @@ class PlatformBill:
     platform: str
     runs: int
     seconds: float
-    """Predicted seconds that the platform is held, of the runs that have records of like runs."""
+    """Predicted seconds for which the platform is held, by the runs for which similar runs have records."""
     unknown: tuple[str, ...]
-    """The cells (`config arm`) whose minutes are unknown: no like run has a record."""
+    """The cells (`config arm`) whose minutes are unknown, because no similar run has a record."""
     offers: tuple[Price, ...]
     """How it can be bought; the total uses the first. Empty: price unknown."""
 

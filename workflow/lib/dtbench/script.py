@@ -19,7 +19,8 @@ from harness.process import die_with_parent
 
 def run(snakemake: Any, work: Callable[[Matrix, Path], object]) -> None:
     """Do a rule's work on its study. An error is told in one line; the traceback of a bug goes to the rule's log."""
-    # One pass over the records: nothing that it makes is garbage before the process ends.
+    # The process makes one pass over the records and keeps everything until its end, so the garbage collector finds
+    # nothing.
     gc.disable()
     study = snakemake.params.study
     try:
@@ -64,10 +65,10 @@ def become_harness(
 
 
 def _link(log: Path, words: Path) -> None:
-    """Make Snakemake's log of a job a link to what the run says.
+    """Make Snakemake's log of a job a link to the run's own log.
 
     Snakemake removes a job's log before it starts the job. A second client that waits for the run, or finds it
-    finished, would delete what the run has said so far; now it deletes the link, and makes it again.
+    finished, would delete the log so far. Now it deletes only the link, and creates it again.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):

@@ -58,7 +58,7 @@ def step_command(nodes: int, cpus: int, own: Sequence[str]) -> list[str]:
 
 
 def needs_step(nodes: int) -> bool:
-    """Whether a run must be started with srun: it has several nodes, or the user named a container or options."""
+    """Whether a run must be started with srun: if it has several nodes, or if the user named a container or options."""
     return "SLURM_JOB_ID" in os.environ and (nodes > 1 or bool(os.environ.get(STEP_VARIABLE)))
 
 

@@ -64,7 +64,8 @@ def parse_config(config: Mapping[str, Any]) -> Options:
 
 
 def _check_folder(results: str) -> None:
-    """Refuse a results folder that cannot be made: a file, below one, or of a name that the system refuses."""
+    """Refuse a results folder that cannot be created: it is a file, lies below a file, or has a name that the system
+    refuses."""
     for place in (Path(results), *Path(results).parents):
         try:
             if place.is_dir():
@@ -129,7 +130,7 @@ def selected(matrix: Matrix, results: Path, rerun: frozenset[str]) -> frozenset[
 
     runs = all_runs(load_runs(matrix, results))
     again = frozenset(run.spec.path().rpartition("/")[0] for run in runs if run.outcome in rerun)
-    # A job that another Snakemake started reads all this again: the terminal has the line already.
+    # A job that another Snakemake started reads all this again; the line was printed already.
     if not again and "--mode" not in sys.argv:
         print(_nothing_selected(rerun, Counter(run.outcome for run in runs)), file=sys.stderr)
     return again

@@ -1,8 +1,8 @@
 """The one file that talks to Kubernetes: plain JSON in, plain JSON out, errors sorted by what helps.
 
 Answers are taken as JSON, not as the client's model objects: a LIST of 500 Jobs costs a tenth of the
-time and memory. Retries are urllib3's, on every method: a name is a function of its spec, so a create
-that is sent twice meets itself as 409.
+time and memory. urllib3 retries every method. This is safe: a Job's name is a function of its spec, so a second create
+of the same Job gets a 409.
 """
 
 import json

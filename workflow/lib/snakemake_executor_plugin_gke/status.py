@@ -76,7 +76,8 @@ def by_node(pods: Iterable[Json]) -> dict[int, Json]:
 
 
 def culprit(pods: Iterable[Json]) -> Json | None:
-    """The pod that explains how a Job ended: of each node's newest the first that failed by itself, else node 0's."""
+    """The pod that explains how a Job ended. Among the newest pods of the nodes, the first that failed by itself, else
+    node 0's."""
     last = by_node(pods)
 
     def failed_at(pod: Json) -> str | None:

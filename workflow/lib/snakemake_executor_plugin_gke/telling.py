@@ -36,7 +36,7 @@ DECIDERS = {
     "autoscaler": ("FailedScaleUp", "TriggeredScaleUp", "NotTriggerScaleUp"),
     "scheduler": ("FailedScheduling", "Preempted"),
 }
-"""Who decides about a waiting pod -> the reasons of its events; the most informative first."""
+"""Component that decides about a waiting pod -> the reasons of its events; the most informative component first."""
 JOB_REASONS = ("FailedCreate", "Pending")
 """Event reasons of the Job controller, and of a queue about its own object for a Job, that explain a missing pod."""
 ADVICE = (

@@ -1,4 +1,4 @@
-"""Make, look at and remove labelled Kubernetes objects, each at most once: the part of `dtbench gke` with a cluster."""
+"""Create, inspect and remove labelled Kubernetes objects, each at most once, for `dtbench gke`."""
 
 import json
 import os

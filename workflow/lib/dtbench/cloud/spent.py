@@ -1,4 +1,4 @@
-"""What a study on GKE held and paid: receipts of scale-ups, and node-seconds from each pod's start to its release."""
+"""What a study on GKE cost: receipts of scale-ups, and node-seconds from each pod's start to its release."""
 
 import datetime
 import json
@@ -52,9 +52,10 @@ class Spent:
     tokens: float
     """Tokens trained in timed windows of finished runs."""
     paid_usd: float | None
-    """As each node was bought, where its labels are known, else by the offer asked for; None: a price is unknown."""
+    """Dollars at the price of how each node was bought, by its labels, else by the offer asked for; None: a price is
+    unknown."""
     list_usd: float | None
-    """On demand; None: that price is unknown."""
+    """Dollars at the on-demand price; None: that price is unknown."""
 
     @property
     def usd_per_mtoken(self) -> float | None:
@@ -185,7 +186,7 @@ def _spent(
 ) -> Spent:  # fmt: skip
     busy_s = sum(pod.ended_s - pod.scheduled_s for pod in pods)
     node_s = busy_s + idle
-    # Idle time is paid for like the rest.
+    # Idle time costs as much as the rest.
     shares = [(pod.offer or offer or "", (pod.ended_s - pod.scheduled_s) * node_s / max(busy_s, 1e-9)) for pod in pods]
     return Spent(
         platform=platform,

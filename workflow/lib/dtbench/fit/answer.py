@@ -38,7 +38,8 @@ UNMEASURED = {
         "published runs as shipped with activation checkpointing held up to 58% more than predicted; why is unknown",
     ),
 }
-"""What widens the band: by which part of the peak beyond the state, and why. The state itself is arithmetic."""
+"""Doubt -> how much it widens the band, as a share of the peak without the state, and why. The state is exact
+arithmetic."""
 MOST_MICRO_BATCH = 4096
 MOST_GPUS = 4096
 
@@ -59,7 +60,7 @@ class Question:
     micro_batch: int
     arm: Arm = "matched"
     gradients: Literal["float32", "engine"] = "float32"
-    """As in a study: what equal numerics keep reduced gradients in."""
+    """Dtype in which equal numerics keep reduced gradients, as in a study."""
     nodes: int = 1
 
     @property
@@ -132,9 +133,9 @@ class Answer:
     verdict: str
     """`fits`, `close` (only a run can tell) or `does not fit`."""
     largest_micro_batch: int
-    """That surely fits, band and all; 0: none."""
+    """The largest micro-batch whose whole band fits; 0: none."""
     fewest_gpus: int | None
-    """With which the asked micro-batch surely fits, when they shard as one group; None: with no number of them."""
+    """The fewest GPUs, sharding as one group, with which the micro-batch surely fits; None: no number is enough."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -202,7 +203,8 @@ def _largest(fits: Any) -> int:
 
 
 def _fewest(fits: Any) -> int | None:
-    """Memory falls as ranks are added, except from one to two (ZeRO-3 then gathers), so one is tried apart."""
+    """Memory falls as ranks are added, except from one to two, where ZeRO-3 begins to gather. So one rank is tried
+    separately."""
     if fits(1):
         return 1
     if not fits(MOST_GPUS):

@@ -23,7 +23,7 @@ OF_THE_HOST = "both wait for the host, and GPU-busy times give no such order"
 
 
 class Lead(NamedTuple):
-    """The config that the fastest one is least ahead of."""
+    """The config that comes closest to the fastest one."""
 
     config: str
     ratio: Ratio
@@ -55,7 +55,7 @@ class Choice:
     repeats: int = 1
     """Runs that the study plans for a cell."""
     single: bool = False
-    """Whether one run is all that there is of the best."""
+    """Whether the best config has only one run."""
     facts: str = ""
     """Speed, peak and cost of the best, in words."""
     ties: tuple[str, ...] = ()
@@ -210,7 +210,8 @@ def _choice(matrix: Matrix, results: Results, where: str, cells: list[CellResult
 
 
 def _clearly_slower(results: Results, best: CellResult, cells: list[CellResult]) -> dict[str, Ratio]:
-    """The best over cells of other machines that are further behind than machines have ever set one cell apart."""
+    """The best over cells of other machines, if they are further behind than machines alone have ever made one cell
+    differ."""
     if results.machine_spread(*results.platforms) is None:
         return {}
     ratios = {cell.key[1]: results.speed_ratio(best, cell) for cell in cells}
@@ -257,7 +258,7 @@ class _Board:
         return {b: ratio for (a, b), ratio in self.found.items() if a == cell.key[1]}
 
     def best(self) -> CellResult | None:
-        """Of the cells that none beats, the one compared with most others, then the one ahead of most."""
+        """Among the cells that no other beats: the one compared with most others, then the one ahead of most."""
         ranked = [name for name in self.cells if any(a == name for a, _ in self.found)]
         unbeaten = [name for name in ranked if not any(b == name and _wins(r) for (_, b), r in self.found.items())]
 

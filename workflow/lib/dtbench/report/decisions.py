@@ -162,7 +162,7 @@ def _pick(
 
 
 def _tie(ratios: Collection[Ratio]) -> str:
-    """A tie needs pairs enough to show it; fewer only leave the order open."""
+    """Only enough pairs can show a tie; fewer leave the order open."""
     fewest = min((ratio.n for ratio in ratios), default=FIRM_PAIRS)
     if fewest < FIRM_PAIRS:
         return f"{_pairs(fewest)} cannot tell"

@@ -30,7 +30,7 @@ from dtbench.results.stats import Ratio
 from harness.contract.units import GB
 
 TINY_GB = 0.005
-"""What two decimals show as nothing, of either sign."""
+"""A number that two decimals show as zero, of either sign."""
 
 
 def head_to_head(results: Results) -> Iterable[Finding]:

@@ -16,7 +16,7 @@ Number = str | float | bool | list[float] | None
 """A value of a finding, by name: the place that it is of, or what it stands on."""
 
 FACTOR_FROM = 1.5
-"""A lead from here on is told as a factor, below it as a percentage."""
+"""A lead of at least this factor is written as a factor, a smaller one as a percentage."""
 
 
 Kind = Literal[
@@ -79,7 +79,7 @@ def peak_gb(cell: CellResult) -> float | None:
 
 
 def as_factor(value: float) -> str:
-    """The plain number: for ends of ranges that stand beside `2.90x`."""
+    """The number without a unit, for the ends of a range beside `2.90x`."""
     return f"{value:.2f}"
 
 
@@ -94,7 +94,7 @@ def support(ratio: Ratio, show: Callable[[float], str] = as_factor) -> str:
 
 
 def _host(ratio: Ratio, show: Callable[[float], str]) -> str:
-    """What of a lead another host may change."""
+    """The part of a lead that another host may change, in words."""
     if ratio.tie or ratio.host_bound is None:
         return ""
     if ratio.host_bound == "faster":

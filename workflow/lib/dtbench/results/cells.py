@@ -62,7 +62,7 @@ class CellResult:
 
     @property
     def dagger(self) -> bool:
-        """True when the numbers came only with a remedy."""
+        """Whether the cell has numbers only because of a remedy."""
         remedied = [run.newest is not None and run.newest.record.dagger for run in self.finished]
         return bool(remedied) and all(remedied)
 
@@ -91,7 +91,7 @@ class CellResult:
         return statistics.median(found) if found else None
 
     def mean(self, value: Value) -> float | None:
-        """The mean of the runs that count: for parts of a whole, whose medians would not add up to it."""
+        """The mean of the runs that count. Used for parts of a whole, because their medians would not add up to it."""
         found = self.numbers(value)
         return statistics.mean(found) if found else None
 
@@ -110,7 +110,7 @@ class CellResult:
         return self._known[value]
 
     def peak(self) -> float | None:
-        """Largest peak over all runs, dead ones included, as the cell needs the maximum and not the median."""
+        """Largest peak over all runs, failed ones included, because the cell needs the maximum, not the median."""
         return self._largest[0] if self._largest else None
 
     @property

@@ -36,7 +36,7 @@ ON_DEVICE = tuple(pair for pair in SAME_SHARDING if not CONFIGS[pair[0]].offload
 PARAMETERS_TOO = _names(
     pair for pair in pairs_apart_by("shards") if [c.shards for c in pair] == ["parameters", "gradients"]
 )
-"""An engine that shards the parameters too, and the same engine that shards all but them."""
+"""A config that also shards the parameters, and the config of the same engine that shards everything else."""
 RESHARDING = _names((free, keep) for keep, free in pairs_apart_by("keeps_gathered"))
 """A config that frees its gathered parameters after forward, and the one that keeps them."""
 OFFLOADING = _names((here, away) for away, here in pairs_apart_by("offloads"))
@@ -45,7 +45,8 @@ BASELINES = tuple(config.name for config in CONFIGS.values() if config.baseline)
 """Plain data parallelism."""
 
 LAUNCH_GAPS = 0.05
-"""A GPU that is never short of work still pauses between kernels: 2 to 5% of a step at micro-batch 4 and above."""
+"""Share of a step in which a GPU that is never short of work still pauses between kernels: 2 to 5% at micro-batch 4 and
+above."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Deaths: every try that did not finish, its evidence, and the line between what fits and what does not."""
+"""Every try that did not finish, with its evidence, and the survival line between what fits and what does not."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Death:
     index: int
     """Try within the attempt."""
     peak_bytes: float | None
-    """For a death of memory, what the config needs per rank: its peak where it ran, else what the try held."""
+    """If memory ran out: what the config needs per rank, which is its peak where it ran, else what the try held."""
     at_least: bool
     """Whether `peak_bytes` is only what it held when it died, so that it needs more."""
     diagnosis: Diagnosis
@@ -78,7 +78,7 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SurvivalLine:
-    """On one platform and arm: the largest peak that lived without a remedy, the smallest that did not."""
+    """On one platform and arm: the largest peak that ran without a remedy, and the smallest that failed."""
 
     platform: str
     arm: str
@@ -87,9 +87,9 @@ class SurvivalLine:
     casualty: str | None
     casualty_bytes: float | None
     at_least: bool
-    """Whether `casualty_bytes` is only what it held when it died, so that the line may lie higher."""
+    """Whether `casualty_bytes` is only what the config held when it died. Then the line may lie higher."""
     below: tuple[str, ...]
-    """Casualties that needed no more than the survivor, as measured."""
+    """Failed configs that needed no more than the survivor, by measurement."""
     points: tuple[Point, ...]
     """Every config that ran and whose need is known, by need."""
     lasted: tuple[tuple[str, float, int], ...]
@@ -97,7 +97,8 @@ class SurvivalLine:
     unit: str
     """What `lasted` counts: collectives completed or steps begun."""
     trend: float | None
-    """Rank correlation of need and how long it lasted: -1 means the farther above the line, the sooner dead."""
+    """Rank correlation of need and survival time: -1 means that a config dies sooner the farther it is above the
+    line."""
 
 
 def find_deaths(results: Iterable[CellResult], needs: dict[tuple[str, str, str], float]) -> list[Death]:

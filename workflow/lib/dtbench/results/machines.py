@@ -1,4 +1,4 @@
-"""Which machine measured a run: a slow host cancels out of a ratio only if it measured both sides.
+"""Find which machine measured a run, because a slow host cancels out of a ratio only if it measured both sides.
 
 Two lent or rented machines of one type differ: on two H200s the same launch-bound training ran 1.6x as fast on one
 host as on another, while ratios of two configs measured on one host agreed within 10%.
@@ -51,7 +51,7 @@ def machines(records: Mapping[str, Record]) -> dict[str, str]:
 
 
 def _boots(order: Sequence[str], records: Mapping[str, Record]) -> dict[str, str]:
-    """The boot each record names, or the sitting it belongs to: runs with no long idle time between them."""
+    """The boot that each record names, or else its session: runs with no long idle time between them."""
     found, sitting, last_s = {}, 0, None
     for key in order:
         record = records[key]

@@ -75,7 +75,7 @@ class Compared:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """All that `dtbench compare` says."""
+    """The whole result of `dtbench compare`."""
 
     base: str
     new: str

@@ -33,7 +33,7 @@ from harness.contract.spec import RunSpec
 MISSING = "missing"
 """Outcome of a run without a record: not yet launched, or still going."""
 SUPERVISORS_OWN = frozenset({"preemption", "user_cancelled", "deadline", "parity_mismatch", "upload_failed"})
-"""Outcomes that the supervisor knows first-hand: no log can know better."""
+"""Outcomes that the supervisor itself observed, so that no log overrules them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,7 +72,7 @@ class Parity:
 
     @property
     def sentence(self) -> str:
-        """How far apart, in words; steps are counted from 0 as in the run's own gate."""
+        """The difference in words; steps are counted from 0 as in the run's own gate."""
         if self.mismatches:
             return f"{self.mismatches[0]}."
         apart = f"{self.difference:.2%} apart" if math.isfinite(self.difference) else "not to be compared"
@@ -120,7 +120,7 @@ class Run:
 
     @property
     def untold(self) -> str:
-        """Why it does not count, when its own log does not show that: an unreadable record, or its losses."""
+        """Why the run does not count, if its own log does not show it: an unreadable record, or its losses."""
         if self.problem is not None:
             return self.problem
         if self.off_reference and self.outcome == "numerics":
@@ -231,7 +231,7 @@ def _pod_facts(path: Path) -> dict[str, Any]:
 
 
 def _placed(run: Run, known: dict[str, Trace], places: dict[str, str]) -> Run:
-    """The run beside the study's other runs: its machine, and its loss against the reference's."""
+    """The run with what only the study's other runs show: its machine, and its loss against the reference's."""
     newest = run.newest
     if newest is None:
         return run
@@ -265,7 +265,7 @@ def references(records: Iterable[Record]) -> dict[str, Trace]:
 
 
 def judge(spec: RunSpec, measured: Measured, reference: Trace) -> Parity | None:
-    """Hold a finished run against the reference's training; None when there is nothing to compare."""
+    """Compare a finished run with the reference's training; None when there is nothing to compare."""
     protocol = spec.protocol
     parity = compare(measured.loss, reference.loss, steps=protocol.parity_steps, tolerance=protocol.parity_tolerance)
     if parity is None or spec.data.tokens == "skewed":

@@ -43,7 +43,7 @@ class ScalingRow:
     efficiency_percent: float | None = None
     """Tokens per second and rank over those of the smallest size that ran."""
     exposed_percent: float | None = None
-    """Communication that no compute hides, of the profiled step."""
+    """Share of the profiled step in which communication is not hidden behind compute."""
     projected_tokens_per_s: float | None = None
     error_percent: float | None = None
     """Projected over measured, less 1."""

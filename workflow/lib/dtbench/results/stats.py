@@ -16,9 +16,10 @@ RESAMPLES = 2000
 ENOUGH_MACHINES = 3
 """From this many pairs of runs on different machines on, their range shows what machines do to a ratio."""
 FIRM_PAIRS = 3
-"""Below this many pairs a ratio is told with their number, as nothing that is settled."""
+"""With fewer pairs than this, a ratio is shown with their number, because it is not settled."""
 SAME = 0.005
-"""Cells whose speeds differ by no more than this are equally fast, however well that is measured: 1.00x in tables."""
+"""Cells whose speeds differ by no more than this count as equally fast, however precise the measurement: 1.00x in
+tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +166,7 @@ def _inside(ratio: float, floor: float) -> bool:
 
 
 def noise_floor(spreads: Iterable[Summary | None]) -> float:
-    """How much repeats of one cell differ: the median relative half-range over cells with two or more runs."""
+    """The noise floor: the median, over cells with two or more runs, of half the relative range of their repeats."""
     halves = [s.spread / 2 for s in spreads if s is not None and s.n > 1]
     return statistics.median(halves) if halves else 0.0
 

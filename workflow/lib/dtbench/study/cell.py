@@ -37,7 +37,8 @@ class Cell:
 
     @property
     def terms(self) -> tuple[str, ...]:
-        """What a step trains on, and in an arm of equal numerics how: only cells of the same terms are compared."""
+        """What a step trains on and, in an arm of equal numerics, with which numerics. Only cells with equal terms are
+        compared."""
         if self.spec is None:
             return ()
         data = self.spec.data
@@ -108,7 +109,8 @@ def _together(study: Study, cells: Sequence[Cell]) -> list[list[Cell]]:
 
 
 def _by_engine(cells: list[Cell]) -> Iterator[list[Cell]]:
-    """The same sharding by two engines in one unit, as the report compares it; what has no such partner alone."""
+    """Units of the same sharding by two engines, as the report compares them. A cell without such a partner is
+    alone."""
     rest = list(cells)
     while rest:
         cell = rest.pop(0)

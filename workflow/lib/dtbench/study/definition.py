@@ -188,13 +188,13 @@ class Study(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     seed: Int = 0
     """Seed of the order of the runs inside each block."""
     model: ModelChoice = ModelChoice()
-    """What is trained."""
+    """The model that is trained."""
     data: DataChoice = DataChoice()
-    """On what."""
+    """Data that it is trained on."""
     protocol: ProtocolChoice = ProtocolChoice()
     """How it is measured."""
     optimizer: OptimizerChoice = OptimizerChoice()
-    """How it steps."""
+    """The optimizer."""
     gradients: Literal["float32", "engine"] = "float32"
     """Arms of equal numerics: what reduced gradients are kept in; `engine`: as each does by itself (ZeRO: bfloat16)."""
     environment: dict[str, str] = {}
@@ -243,7 +243,7 @@ def _normalise(plain: dict[str, Any]) -> dict[str, Any]:
     """Rewrite the short forms people write (a name for a list of one, a preset, `remedies: on`) into the full ones."""
     full = dict(plain)
     for key in ("platforms", "configs", "arms"):
-        # A list whose every line is commented out: nobody means all of them by it.
+        # Every line of the list is commented out. Refuse it, because nobody means "all" by that.
         if key in full and full[key] is None:
             raise SpecError(f"{key}: found nothing, expected at least one; leave the key out for its default")
     if isinstance(full.get("configs"), list):

@@ -71,7 +71,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
 
 
 def is_file(path: Path) -> bool:
-    """Whether that file is there; no file has a name of 300 characters, which `Path.is_file` raises OSError for."""
+    """Whether the file exists; False for a name of 300 characters, for which `Path.is_file` raises OSError."""
     return os.path.isfile(path)  # noqa: PTH113
 
 
