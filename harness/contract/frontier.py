@@ -25,11 +25,11 @@ CARDS: dict[str, tuple[float, str]] = {
     "h200": (139.8, "measured: records of results/h200-x2-2026"),
     "l4": (22.03, "torch's message in results/published"),
     "a100-40gb": (39.49, "torch's message in results/published"),
-    "a100-80gb": (80e9 / GIB, "80 GB by its name: what CUDA reports is not known here, so give --memory"),
-    "h100-80gb": (80e9 / GIB, "80 GB by its name: what CUDA reports is not known here, so give --memory"),
-    "b200": (180e9 / GIB, "180 GB by its data sheet: what CUDA reports is not known here, so give --memory"),
+    "a100-80gb": (79.15, "torch's message in https://github.com/huggingface/accelerate/issues/1864"),
+    "h100-80gb": (79.11, "torch's message in https://github.com/vllm-project/vllm/issues/27508"),
+    "b200": (178.35, "torch's message in https://github.com/stas00/ml-engineering, debug/pytorch.md"),
 }
-"""Card -> total GiB, and the source of the figure: what CUDA reports, or the nominal size, which is less."""
+"""Card -> total GiB that CUDA reports, and the source of the figure; drivers differ by up to 0.3 GiB."""
 OUTSIDE_GIB = 1.8
 """CUDA context, NCCL and kernels outside torch: 1.1 to 2.1 GiB on the stored H200 runs."""
 PACKED = 0.96
