@@ -178,3 +178,9 @@ def test_a_plan_refuses_arguments_for_snakemake(capsys: pytest.CaptureFixture[st
     with pytest.raises(SystemExit):
         cli.main(["plan", "quick", "--", "--cores", "2"])
     assert "unrecognized arguments: --cores 2" in capsys.readouterr().err
+
+
+def test_a_plans_folder_must_be_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    assert cli.main(["plan", "quick", "--results", f"{tmp_path}/file"]) == 64
+    assert f"error: --results {tmp_path}/file/quick: {tmp_path}/file is a file; give a" in capsys.readouterr().err

@@ -20,6 +20,8 @@ from harness.measure.nvml import list_gpus
 
 OPTIONS = ("study", "rerun", "results")
 """Keys of `snakemake --config`."""
+CONFIG_RESULTS = "--config results="
+"""How the folder of all results is given to Snakemake; `dtbench` has `--results`."""
 
 
 def export_path(libraries: Sequence[str]) -> None:
@@ -63,7 +65,7 @@ def parse_config(config: Mapping[str, Any]) -> Options:
     return Options(study=str(config.get("study", "quick")), rerun=parse_rerun(config.get("rerun")), results=results)
 
 
-def _check_folder(results: str) -> None:
+def _check_folder(results: str, option: str = CONFIG_RESULTS) -> None:
     """Refuse a results folder that cannot be created: it is a file, lies below a file, or has a name that the system
     refuses."""
     for place in (Path(results), *Path(results).parents):
@@ -75,17 +77,16 @@ def _check_folder(results: str) -> None:
             found = f"cannot be a folder: {error.strerror}"
         if found:
             raise SpecError(
-                f"--config results={clip_path(results)}: {clip_path(place)} {found}; "
-                "give a folder, which is made if it is new"
+                f"{option}{clip_path(results)}: {clip_path(place)} {found}; give a folder, which is made if it is new"
             )
 
 
-def check_writable(results: str) -> None:
+def check_writable(results: str, option: str = CONFIG_RESULTS) -> None:
     """Refuse a folder of a study that cannot be written to. Raises SpecError."""
     place = next(p for p in (Path(results), *Path(results).resolve().parents) if p.exists())
     if not os.access(place, os.W_OK | os.X_OK):
         raise SpecError(
-            f"{clip_path(place)}: found a folder that cannot be written to; give another with --config results=FOLDER, "
+            f"{clip_path(place)}: found a folder that cannot be written to; give another with {option}FOLDER, "
             "a copy of this one to make its report anew"
         )
 
@@ -190,8 +191,8 @@ class Plan:
 def plan(matrix: Matrix, results: Path, rerun: frozenset[str]) -> None:
     """Write what is missing of a study below the folder of all results. Raises SpecError if it is not writable."""
     own = results / matrix.study.name
-    _check_folder(str(own))
-    check_writable(str(own))
+    _check_folder(str(own), "--results ")
+    check_writable(str(own), "--results ")
     write_plans(matrix, own, rerun)
 
 
