@@ -85,6 +85,7 @@ BAD = {
         GOOD + "tuned: {ddp: [{compiled: true}]}\n",
         r"tuned\.ddp\[0\]\.compiled: unknown key",
     ),
+    "repeats without end": (GOOD + "repeats: 1000000\n", r"repeats: found 1000000, expected at most 1000"),
     "row twice": (GOOD + "rows: {cpu-x2: [ddp, ddp]}\n", r"rows\.cpu-x2: 'ddp' is listed 2 times"),
     "unknown reference": (GOOD + "reference: dpd\n", r"reference: unknown config 'dpd'; .*did you mean 'ddp'"),
     "no number": (GOOD + "protocol: {telemetry_hz: .nan}\n", r"protocol\.telemetry_hz: found nan, expected a finite"),

@@ -40,6 +40,8 @@ PROTOCOLS: dict[str, dict[str, Any]] = {
 """Presets of `protocol`; keys given beside `preset` win over it."""
 
 
+MOST_REPEATS = 1000
+"""More runs of a cell are a slip of the finger; listing them would take minutes."""
 HEADLINE_REPEATS = 3
 """Fewest runs of a cell that `pairs` names."""
 
@@ -183,7 +185,7 @@ class Study(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Configs by name, or variants `{name, base, override}`; the order of the tables."""
     arms: Annotated[tuple[Arm, ...], Meta(min_length=1)] = ("defaults", "matched")
     """Numerics rules: `defaults`, `matched`, `tuned`."""
-    repeats: PositiveInt = 3
+    repeats: Annotated[int, Meta(ge=1, le=MOST_REPEATS)] = 3
     """Runs of each cell."""
     seed: Int = 0
     """Seed of the order of the runs inside each block."""
