@@ -50,7 +50,8 @@ class Tokens:
         Integers come from a seeded generator, so that every device and engine trains on the same tokens.
         """
         index = (step * self._micro_steps + micro_step) * self._world_size + self._rank
-        self._generator.manual_seed(self._seed * 1_000_003 + index)
+        # A study may give any seed of 64 bits; torch takes no larger number.
+        self._generator.manual_seed((self._seed * 1_000_003 + index) % 2**63)
         return self._draw()
 
     def _skewed(self) -> torch.Tensor:

@@ -52,6 +52,13 @@ def test_another_seed_gives_other_tokens() -> None:
     assert not torch.equal(Tokens(context()).draw(0, 0), Tokens(context(data__seed=1)).draw(0, 0))
 
 
+@pytest.mark.parametrize("seed", [-1, 2**63 - 1, -(2**63)])
+def test_every_seed_of_a_study_draws(seed: int) -> None:
+    first, second = Tokens(context(data__seed=seed)), Tokens(context(data__seed=seed))
+    assert torch.equal(first.draw(1, 0), second.draw(1, 0))
+    assert not torch.equal(first.draw(1, 0), first.draw(2, 0))
+
+
 def drawn(order: str) -> dict[str, torch.Tensor]:
     place = context()
     model = build_meta_model(place)
