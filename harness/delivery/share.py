@@ -161,8 +161,8 @@ def _refuse_unfinished(root: Path) -> None:
     unfinished = sorted(place for place in places if place.is_dir() and not (place / RECORD).exists())
     if unfinished:
         raise HarnessError(
-            f"{unfinished[0]}: found no {RECORD} in it and {len(unfinished) - 1} more such folders, so that what they "
-            "hold is not known; finish their runs, or remove what is not to be published"
+            f"{unfinished[0]}: found no {RECORD} in it, nor in {len(unfinished) - 1} more folders, so nobody knows "
+            "what they hold; finish their runs, or remove the folders"
         )
 
 

@@ -179,7 +179,7 @@ def test_a_known_network_is_a_valid_job(network, kube, tmp_path):
     kube.create(render_manifest(spec, make_settings(namespace=kube.namespace, pod_patches=str(tmp_path))), dry_run=True)
 
 
-def test_a_server_without_gangs_is_told(clone, kube):
+def test_the_client_reports_missing_gangs(clone, kube):
     prepare(clone, light_study())
     client = clone.start(*ONLY_RUNS, "--gke-gang")
     clone.wait_until_said("gke: the API server has dropped spec.scheduling of Jobs: its feature gates are off")

@@ -9,7 +9,7 @@ from harness.diagnosis.signatures import SIGNATURES
 PAGE = Path(__file__).parents[2] / "docs" / "outcomes.md"
 
 
-def test_page_is_fresh() -> None:
+def test_outcomes_page_is_what_the_code_writes() -> None:
     assert PAGE.read_text() == document(), "run: python -m harness.diagnosis.doc > docs/outcomes.md"
 
 

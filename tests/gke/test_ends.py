@@ -125,7 +125,7 @@ def test_a_run_whose_job_stays_still_ends(submissions, monkeypatch):
     cluster, said = Cluster(), []
     cluster.delete = denied
     assert stick(new_ends(cluster, said), submissions, monkeypatch) == submissions
-    assert any("goes on and holds its node" in line for line in said)
+    assert any("keeps running and holds its node" in line for line in said)
 
 
 def new_fleet(cluster, said, **settings):

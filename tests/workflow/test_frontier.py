@@ -24,7 +24,7 @@ frontier: {over: micro_batch, limit: 2}
 PLACE = "frontier/cpu-x2/ddp/matched/micro_batch"
 
 
-def test_a_study_without_frontiers_is_told_how(checkout: Checkout) -> None:
+def test_without_frontiers_the_error_says_how(checkout: Checkout) -> None:
     assert "asks for no frontier; add for example frontier: {over: micro_batch}" in checkout.run("frontier", ok=False)
 
 

@@ -39,7 +39,7 @@ def resolve_settings(engine: str, overrides: dict[str, Any], key: str = "setting
     for name in overrides:
         others = [other.name for other in ENGINES.values() if name in other.settings.__struct_fields__]
         if others and engine not in others:
-            raise SpecError(f"{key}.{name}: a setting of {' and '.join(others)}, and {engine} has none of that name")
+            raise SpecError(f"{key}.{name}: a setting of {' and '.join(others)}, which {engine} does not have")
     resolved: dict[str, Any] = encode(parse_settings(engine, overrides, key))
     known = ENGINES[engine]
     defaults = {name: defaults_of(known.settings)[name] for name in known.added}

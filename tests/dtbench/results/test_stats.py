@@ -22,7 +22,7 @@ def test_from_five_runs_on_a_bootstrap_interval() -> None:
     assert 10.0 <= summary.low <= 12.0 <= summary.high <= 30.0
 
 
-def test_nothing_measured_is_nothing_not_zero() -> None:
+def test_an_unmeasured_value_is_none_not_zero() -> None:
     assert summarize([None, None]) is None
     assert summarize([]) is None
     assert summarize([math.nan, math.inf]) is None

@@ -43,7 +43,7 @@ BAD = {
     ),
     "override of the other engine": (
         "platforms: [cpu-x2]\nconfigs: [{name: leaf, base: fsdp2-reshard, override: {engine: {leaf_blocks: true}}}]\n",
-        r"configs\[0\]\.override\.engine\.leaf_blocks: a setting of zero, and fsdp2 has none of that name",
+        r"configs\[0\]\.override\.engine\.leaf_blocks: a setting of zero, which fsdp2 does not have",
     ),
     "override of the wrong type": (
         "platforms: [cpu-x2]\nconfigs: [{name: leaf, base: zero-3, override: {engine: {leaf_blocks: 3}}}]\n",

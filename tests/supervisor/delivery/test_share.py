@@ -199,7 +199,7 @@ def test_an_attempt_without_record_stops_sharing(tmp_path: Path) -> None:
     unfinished = place(tmp_path, "zero-1") / "try-1"
     unfinished.mkdir(parents=True)
     (unfinished / "rank-0.log").write_text(PRIVATE)
-    with pytest.raises(HarnessError, match=r"zero-1/.*/a1: found no record\.json in it .* finish their runs"):
+    with pytest.raises(HarnessError, match=r"zero-1/.*/a1: found no record\.json in it, .* finish their runs"):
         share(tmp_path)
     assert PRIVATE in (place(tmp_path) / "try-1/rank-0.log").read_text()
 

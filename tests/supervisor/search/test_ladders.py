@@ -112,7 +112,7 @@ def test_processes_are_bounded() -> None:
     assert (len(found.probes), found.ended) == (2, "processes")
 
 
-def test_a_probe_climbs_and_nothing_else() -> None:
+def test_a_probe_only_tries_its_ladder() -> None:
     spec = make_spec("zero-3", protocol__trials=[{"leaf_blocks": True}], protocol__profiled_steps=3)
     probe = probe_spec(spec, (2, 4, 8))
     assert probe.protocol.ladder == (2, 4, 8)
@@ -129,7 +129,7 @@ def test_the_largest_size_below_capacity_is_predicted() -> None:
     assert predicted_limit(SPEC, bounds, 10, lambda _: None) is None
 
 
-def test_a_ladder_never_leaves_the_bracket() -> None:
+def test_a_ladder_tries_open_sizes_only() -> None:
     bounds = Bounds(limit=64, resolution=1, rungs=3)
     assert next_ladder(Known(fits=4, fails=6), bounds, None, first=False) == (5,)
     assert next_ladder(Known(fits=10, fails=30), bounds, None, first=False) == (15, 20, 25)

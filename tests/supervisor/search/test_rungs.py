@@ -57,7 +57,7 @@ def test_a_whole_ladder_has_no_end(tmp_path: Path) -> None:
     assert [(r.size, r.fits) for r in rungs] == [(2, True), (4, True), (8, True), (16, True)]
 
 
-def test_a_climb_has_rungs_and_no_speed() -> None:
+def test_a_probe_has_rungs_and_no_speed() -> None:
     rung = Rung(size=2, fits=True, step_time_s=0.5)
     measured = measured_ladder([], [rung])
     assert measured.frontier == (rung,)

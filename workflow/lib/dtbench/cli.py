@@ -128,7 +128,7 @@ def _parser(command_given: str) -> argparse.ArgumentParser:
         command.add_argument("study", nargs="?", default="quick", metavar="STUDY", help=_STUDY_HELP)
         if name == "check":
             command.usage, command.description = "dtbench check [STUDY | FOLDER]", _CHECK
-            command.epilog = "exit status for a folder: 0 all of it holds; 1 something does not; 2 nothing to check"
+            command.epilog = "exit status for a folder: 0 everything holds; 1 something does not; 2 nothing to check"
             continue
         command.usage = f"dtbench {name} [OPTIONS] [STUDY]"
         if name in TARGETS:

@@ -176,7 +176,7 @@ class Ends:
         try:
             self._cluster.delete(submission.name)
         except Refused as error:
-            self._tell.line(f"{submission.name} goes on and holds its node, delete it: {error}")
+            self._tell.line(f"{submission.name} keeps running and holds its node; delete it: {error}")
         return self._concluded(submission, facts)
 
     def _fetch_node_logs(self, submission: Submission) -> None:

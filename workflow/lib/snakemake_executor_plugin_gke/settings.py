@@ -30,7 +30,7 @@ class ExecutorSettings(ExecutorSettingsBase):  # type: ignore[misc]
     service_account: str = _flag(
         "", "Kubernetes service account of the pods, bound to the bucket by workload identity."
     )
-    queue: str = _flag("", "Kueue LocalQueue that admits the Jobs; none: the scheduler alone decides.")
+    queue: str = _flag("", "Kueue LocalQueue that admits the Jobs. Without it the scheduler alone decides.")
     topology: str = _flag(
         "",
         "Label of nodes, for example cloud.google.com/gce-topology-block: Kueue places all pods of a run on nodes with "
@@ -38,17 +38,17 @@ class ExecutorSettings(ExecutorSettingsBase):  # type: ignore[misc]
     )
     gang: bool = _flag(
         False,
-        "Kubernetes itself places all pods of a run at once or none: 1.37 with the feature gates GenericWorkload and "
-        "WorkloadWithJob.",
+        "Kubernetes itself places all pods of a run at once or none. Needs Kubernetes 1.37 with the "
+        "feature gates GenericWorkload and WorkloadWithJob.",
     )
     pod_patches: str = _flag(
         "", "Folder of pod patches: PLATFORM.yaml there is merged into the pods of that platform (docs/nodes.md)."
     )
-    priority_class: str = _flag("", "PriorityClass of the pods; none: the cluster's default.")
+    priority_class: str = _flag("", "PriorityClass of the pods. Without it they get the cluster's default.")
     compute_classes: bool = _flag(
         False, "Select nodes by the ComputeClass that `dtbench gke up` makes of each platform, and by nothing else."
     )
-    context: str = _flag("", "Context of the kubeconfig; none: its current one.")
+    context: str = _flag("", "Context of the kubeconfig. Without it the current one is used.")
     poll_interval: int = _flag(30, "Seconds between two looks at the cluster (one LIST of Jobs, one of the bucket).")
     status_interval: int = _flag(
         60, "Seconds between two reports of why runs wait and how far others are (LISTs of pods and events)."
@@ -68,7 +68,8 @@ class ExecutorSettings(ExecutorSettingsBase):  # type: ignore[misc]
     )
     secret: str = _flag(
         "",
-        "Kubernetes Secret whose keys become variables of the run, for example HF_TOKEN; no value enters spec or Job.",
+        "Kubernetes Secret whose keys become variables of the run, for example HF_TOKEN. Specs and Jobs never hold the "
+        "values.",
     )
     replace_waiting: bool = _flag(
         False, "Replace Jobs that have not started and were made with other settings or another image."

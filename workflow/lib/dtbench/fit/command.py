@@ -180,7 +180,7 @@ def _lines(
             f"{one.config:<22}{one.peak_bytes / GIB:>9.1f} {band:<14}{one.verdict:<13}{one.largest_micro_batch:>7}"
             f"{one.fewest_gpus or '-':>9}{parts}{one.host_bytes / GIB:>7.1f}"
         )
-    beyond = f" and {question.doubt:.0%} of what is no state" if question.doubts else ""
+    beyond = f" and {question.doubt:.0%} of the peak without the state" if question.doubts else ""
     lines += ["", f"Band: {BAND:.0%} of the peak{beyond}, to both sides."]
     lines += [f"  wider because {why}" for why in question.doubts.values()]
     return lines + _speed_lines(question, speeds, bill)
