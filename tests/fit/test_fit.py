@@ -190,6 +190,16 @@ def test_a_wrong_number_is_refused_in_words(words: list[str], said: str, capsys:
         assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("key", "size"), [("hidden_size", "hidden"), ("num_hidden_layers", "layers")])
+def test_a_model_without_size_is_refused(
+    key: str, size: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = json.loads((ROOT / "config/models/qwen3-0.6b.json").read_text()) | {key: -3}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert main(["fit", str(tmp_path), "--gpu", "h200"]) == 64
+    assert f"the config gives -3 as the model's {size}, expected 1 or more" in capsys.readouterr().err
+
+
 def test_a_missing_path_is_called_a_path(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fit", "models/nowhere/config.json", "--gpu", "h200"]) == 64
     assert "found no file models/nowhere/config.json" in capsys.readouterr().err

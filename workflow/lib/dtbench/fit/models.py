@@ -6,6 +6,8 @@ from dtbench.study.families import build_on_meta
 from harness.contract.errors import SpecError
 from harness.measure.shapes import Shape, shape_of
 
+SIZES = ("layers", "hidden", "heads", "vocabulary")
+
 
 def sizes(config: dict[str, Any], attention: str = "sdpa") -> tuple[Shape, str]:
     """Sizes of a model, and how they were found: `formula`, or `meta device` for a family without one.
@@ -19,6 +21,8 @@ def sizes(config: dict[str, Any], attention: str = "sdpa") -> tuple[Shape, str]:
             f"MODEL: the config of model_type {config['model_type']!r} lacks or garbles {error}; "
             "give the complete config.json of the model"
         ) from None
+    if found and (size := next((name for name in SIZES if getattr(found, name) < 1), None)):
+        raise SpecError(f"MODEL: the config gives {getattr(found, size)} as the model's {size}, expected 1 or more")
     return (found, "formula") if found else (_generic(build_on_meta(config, "MODEL", attention)), "meta device")
 
 
