@@ -11,8 +11,8 @@ from tests.cluster.lab.process import until
 
 pytestmark = pytest.mark.cluster
 ONLY_RUNS = ("--until", "run", "--config", "study=lab")
-FROM_POD, FROM_CLIENT = "/upload/", "/o?"
-"""Parts of the paths by which pods write and the client lists."""
+FROM_POD = "/upload/"
+"""Part of the paths by which pods write."""
 
 
 def outcomes(clone):

@@ -43,8 +43,8 @@ _TABLE_RANK = re.compile(r"^\s*rank\s+: (?P<rank>\d+) \(local_rank: \d+\)")
 _TABLE_CODE = re.compile(r"^\s*exitcode\s+: (?P<code>-?\d+) \(pid: \d+\)")
 _WORK = re.compile(
     r"WorkNCCL\((?:SeqNum=(?P<seq>\d+), )?OpType=(?P<op>\w+)"
-    r"(?:, (?:TensorShape=\[(?P<shape>[\d, ]*)\]|NumelIn=(?P<nin>\d+), NumelOut=(?P<nout>\d+)))?"
-    r", Timeout\(ms\)=(?P<timeout>\d+)\) ran for (?P<elapsed>\d+) milliseconds"
+    r"(?:, (?:TensorShape=\[(?P<shape>[\d, ]*)\]|NumelIn=(?P<nin>\d+), NumelOut=\d+))?"
+    r", Timeout\(ms\)=\d+\) ran for (?P<elapsed>\d+) milliseconds"
 )
 _LAST = re.compile(
     r"last enqueued (?:NCCL )?work: (?P<enqueued>-?\d+), last completed (?:NCCL )?work: (?P<completed>-?\d+)", re.I
@@ -157,8 +157,6 @@ class WaitReader:
                 sequence=sequence,
                 operation=match["op"],
                 elements_in=elements,
-                elements_out=int(match["nout"] or elements),
-                timeout_ms=int(match["timeout"]),
                 elapsed_ms=int(match["elapsed"]),
                 file=self._file,
                 line=number,

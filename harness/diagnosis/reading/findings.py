@@ -57,8 +57,6 @@ class Wait:
     sequence: int
     operation: str
     elements_in: int
-    elements_out: int
-    timeout_ms: int
     elapsed_ms: int
     file: str
     line: int

@@ -21,8 +21,6 @@ HOSTILE = (
 class Page(html.parser.HTMLParser):
     """Collects tags, and refuses what an HTML parser would not nest."""
 
-    VOID = frozenset({"meta", "br", "path", "use", "rect"})
-
     def __init__(self) -> None:
         super().__init__()
         self.tags: list[str] = []
