@@ -18,8 +18,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 RATE_BITS_PER_S = 20_000_000
 """Slow enough that a step is mostly spent on the link."""
 CONFIGS = ("fsdp2-reshard", "fsdp2-noreshard", "fsdp2-hsdp")
-LARGEST_ERROR = 0.25
-"""A busy machine delays each hop, which the projection does not know: 11 to 21% were seen under a load of 12."""
+LARGEST_ERROR = 0.15
+"""Of the projection, from one node's step and the rate of the link that the preflight measured."""
 
 
 @pytest.fixture
@@ -48,26 +48,23 @@ def _measured(pair: Any, config: str, nodes: int, **changes: Any) -> Measured:
     return measured
 
 
-def _step_s(pair: Any, config: str, nodes: int) -> float:
-    return statistics.median(_measured(pair, config, nodes).step_times_s)
-
-
-def test_the_preflight_measures_the_link(pair: Any, slow_link: None) -> None:
-    preflight = _measured(pair, "fsdp2-hsdp", 2, protocol__preflight=True).preflight or {}
-    between = preflight["all_reduce"]["bus_bytes_per_s"]
-    assert between == pytest.approx(RATE_BITS_PER_S / 8, rel=0.15)
-    assert min(preflight["bus_bytes_per_s_by_node"]) > 5 * between, "ranks of one node do not share the slow link"
-    assert len(preflight["bus_bytes_per_s_by_node"]) == 2
+def _step_s(measured: Measured) -> float:
+    return statistics.median(measured.step_times_s)
 
 
 def test_a_slow_link_costs_what_crosses_it(pair: Any, slow_link: None) -> None:
+    link = _measured(pair, "ddp", 2, protocol__preflight=True).preflight or {}
+    between = link["all_reduce"]["bus_bytes_per_s"]
+    assert between == pytest.approx(RATE_BITS_PER_S / 8, rel=0.15)
+    assert min(link["bus_bytes_per_s_by_node"]) > 5 * between, "ranks of one node do not share the slow link"
+    assert len(link["bus_bytes_per_s_by_node"]) == 2
     projected, measured = {}, {}
     for config in CONFIGS:
-        alone_s = _step_s(pair, config, nodes=1)
+        alone_s = _step_s(_measured(pair, config, 1))
         spec = pair(config, folder=f"{config}-spec", platform__world_size=4)[0].spec
         sent = crossing(messages(spec) or (), nodes=2, ranks_per_node=2, backend="gloo")
-        projected[config] = alone_s + sent.seconds(RATE_BITS_PER_S / 8, 0.0)
-        measured[config] = _step_s(pair, config, nodes=2)
+        projected[config] = alone_s + sent.seconds(between, 0.0)
+        measured[config] = _step_s(_measured(pair, config, 2))
     reshard_s, noreshard_s, hsdp_s = (measured[config] for config in CONFIGS)
     assert reshard_s > 1.05 * noreshard_s, measured
     assert hsdp_s < 0.8 * noreshard_s, measured
