@@ -1,4 +1,4 @@
-"""The protocol that every engine implements, and the context from which it is built.
+"""The protocol that every engine follows, and the context that an engine is built from.
 
 The loop (`engines/loop.py`) drives any engine through three calls a step and never asks which one it is: `forward` and
 `backward` once per micro-step, then `step`.

@@ -118,7 +118,7 @@ class Training:
         return found + (reference_mismatches(self._spec, trace, theirs) if theirs else [])
 
     def trace(self) -> Trace:
-        """The numbers by which the training so far is compared, the same on every rank. Raises like `mismatches`."""
+        """What later runs of the same training are compared with; equal on every rank. Raises like `mismatches`."""
         own = self.loop.losses()
         losses = torch.tensor(own, dtype=torch.float64, device=self._context.device)
         if own:

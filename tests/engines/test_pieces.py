@@ -16,7 +16,7 @@ from harness.engines.base import Context, build_engine, import_engine
 from harness.engines.fsdp2 import _placement
 from harness.engines.loop import Tokens
 from harness.engines.model import Weights, build_meta_model, count_parameters, decoder_blocks, silenced_dropout
-from harness.engines.zero_config import deepspeed_config
+from harness.engines.zero.config import deepspeed_config
 from tests.engines.specs import SMALL, make_spec
 
 

@@ -14,10 +14,10 @@ from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
 from deepspeed.runtime.zero.muon import original_muon
 
 from harness.contract.errors import SpecError
-from harness.engines.zero_patches import refuse_hidden_synchronization
+from harness.engines.zero.patches import refuse_hidden_synchronization
 from tests.engines.conftest import ROOT
 
-CHANGED = "DeepSpeed changed: measure or read harness/engines/zero_patches.py again"
+CHANGED = "DeepSpeed changed: measure or read harness/engines/zero/patches.py again"
 
 
 def test_importing_the_engine_imports_no_inductor() -> None:

@@ -89,5 +89,5 @@ def refuse_hidden_synchronization(engine: Any, deepspeed: Any) -> None:
     if on:
         raise SpecError(
             f"DeepSpeed {deepspeed.__version__} turned on {', '.join(on)}, which synchronizes every step; "
-            "expected all of it off: use the DeepSpeed of requirements.lock, or adapt harness/engines/zero.py"
+            "expected all of it off: use the DeepSpeed of requirements.lock, or adapt harness/engines/zero"
         )

@@ -25,8 +25,8 @@ from harness.engines.model import (
     expert_blocks,
 )
 from harness.engines.torch_engine import optimizer_name, optimizer_tensors, torch_adamw
-from harness.engines.zero_config import deepspeed_config
-from harness.engines.zero_patches import (
+from harness.engines.zero.config import deepspeed_config
+from harness.engines.zero.patches import (
     forget_shared_buffer,
     import_muon,
     refuse_hidden_synchronization,
